@@ -120,8 +120,8 @@ def applicable(
     for fix in FIXES:
         if not fix.can_try or fix.status == "removed" or fix.id in made:
             continue
-        if fix.only_answered and fix.what_if not in what_ifs:
-            continue
+        if fix.for_calls or (fix.only_answered and fix.what_if not in what_ifs):
+            continue  # no finding names the call that it is about, or the step has nothing of it
         unknown = _unchecked(fix, context)
         if unknown is not None:
             found.append(_suggest(fix, None, context, what_ifs, unknown))

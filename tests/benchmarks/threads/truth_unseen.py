@@ -205,7 +205,7 @@ UNSEEN = (
         script="unseen/chat_adapter.py",
         machine="G",
         verdicts=(HOST, ALLOCATOR),
-        fixes=("FX204", "FX504", "FX505"),
+        fixes=("FX204", "FX504", "FX518"),
         at=("chat_adapter.py: torch.cuda.empty_cache()", "chat_adapter.py: gc.collect()"),
     ),
     Thread(

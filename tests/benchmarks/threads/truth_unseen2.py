@@ -145,7 +145,7 @@ UNSEEN2 = (
         source="pytorch/pytorch#103339 (gc.collect() walks the sampler's list of all rows)",
         script="unseen2/ad_clicks.py",
         verdicts=(HOST,),
-        fixes=("FX505", "FX504", "FX223"),
+        fixes=("FX518", "FX504", "FX223"),
         shorter={"STEPS": "120"},
         at=("ad_clicks.py: gc.collect() @2", "ad_clicks.py: return iter(order.tolist())"),
     ),

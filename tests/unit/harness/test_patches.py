@@ -672,6 +672,27 @@ def test_the_cache_is_emptied_before_training_only(put_in: Callable[..., Patch])
     assert patch.check().evidence == "2 calls of empty_cache() left out"
 
 
+def test_the_script_s_own_calls_of_the_collector_are_left_out_once_it_trains(
+    put_in: Callable[..., Patch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    monkeypatch.setattr(gc, "collect", lambda *_args: made.append(1) or 7)
+    patch = put_in("FX518")
+    assert gc.collect() == 7
+    assert patch.check().reason == "the script's own files never called gc.collect() during training"
+    patch.training_begins()
+    gc.collect()
+    assert len(made) == 1
+    in_library: dict[str, Any] = {"gc": gc}
+    exec(compile("def free(): return gc.collect()", f"{os.__file__}", "exec"), in_library)
+    assert in_library["free"]() == 7, "no line of the script's can be removed for it"
+    assert gc.isenabled()
+    assert patch.check().evidence == "1 call of gc.collect() left out"
+    assert patch.check().sites[0].file == __file__
+    patch.uninstall()
+    assert gc.collect() == 7
+
+
 def test_threads_are_those_asked_for(put_in: Callable[..., Patch]) -> None:
     before = torch.get_num_threads()
     try:

@@ -109,6 +109,8 @@ class Script:
                 loss.backward()
         if self.fix == "FX204":
             torch.cuda.empty_cache()
+        if self.fix == "FX518":
+            gc.collect()
         self.optimizer.step()
         return loss.item()
 
@@ -127,6 +129,7 @@ REPLACED: tuple[tuple[Any, str], ...] = (
     *torch_private.cache_emptiers(),
     (torch, "compile"),
     (torch, "set_anomaly_enabled"),
+    (gc, "collect"),
     *torch_private.checkpoint_ways(),
     *((kind, "_next_data") for kind in torch_private.batch_sources()),
     (nn.parallel.DistributedDataParallel, "forward"),

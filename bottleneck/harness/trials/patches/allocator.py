@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,7 @@ from ....model.verify import Applied
 from ....runs.environment import variables
 from ... import torch_private
 from ...facts.settings import malloc_library
-from ...lines.sites import user_site
-from .base import NotSwitchable, Patch, Program, plural
+from .base import LeftOut, NotSwitchable, Patch, Program, plural
 from .glibc import M_MMAP_MAX, M_TRIM_THRESHOLD, Malloc, MallocError
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -84,38 +83,16 @@ class Preheat(Patch):
         self.acted(None, bytes=size)
 
 
-class KeepCache(Patch):
+class KeepCache(LeftOut):
     """Calls of empty_cache() do nothing."""
 
     fix = "FX204"
-    live = True
-    for_ranks = True
-    settles = 2
     says = ("{} of empty_cache() left out", "call")
     nothing_to_do = "empty_cache() was never called during training"
 
-    def install(self) -> None:
-        """See `Patch`."""
-        # Where the functions are and what they call: a script may hold them by their names.
-        for owner, name in torch_private.cache_emptiers():
-            self.replaced.put(owner, name, self._make)
-        self._training = False
-
-    def training_begins(self) -> None:
-        """See `Patch`."""
-        self._training = True
-
-    def _make(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def empty_cache(*args: Any, **kwargs: Any) -> Any:
-            if not self._training:
-                return original(*args, **kwargs)
-            if self.count < 100:
-                self.acted(user_site())
-            else:
-                self.count += 1
-            return None
-
-        return empty_cache
+    def functions(self) -> Sequence[tuple[Any, str]]:
+        """Return where the functions are and what they call: a script may hold them by their names."""
+        return torch_private.cache_emptiers()
 
 
 class MallocSettings(Patch):

@@ -13,11 +13,7 @@ import torch
 
 from ....model.verify import Applied
 from ... import torch_private
-from ...lines.sites import user_site
 from .base import Patch
-
-MANY = 100
-"""Calls whose lines are looked up; later ones are only counted."""
 
 
 class NoAnomalies(Patch):
@@ -55,10 +51,7 @@ class NoAnomalies(Patch):
     def _make(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def set_anomaly_enabled(mode: bool, *args: Any, **kwargs: Any) -> Any:
             if mode:
-                if self.count < MANY:
-                    self.acted(user_site())
-                else:
-                    self.count += 1
+                self.acted_here()
             return original(False, *args, **kwargs)
 
         return set_anomaly_enabled
@@ -87,10 +80,7 @@ class NoCheckpoints(Patch):
 
     def _note(self) -> None:
         if torch.is_grad_enabled():
-            if self.count < MANY:
-                self.acted(user_site())
-            else:
-                self.count += 1
+            self.acted_here()
 
     def _make_once(self) -> Any:
         class CheckpointFunction:

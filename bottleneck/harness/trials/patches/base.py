@@ -9,8 +9,10 @@ and again, `found` for what `check` said while it was on, and `close` at the end
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -19,7 +21,7 @@ from ....model.run import SourceSite
 from ....model.verify import CALLED, Applied, CompilerLook
 from ... import torch_private
 from ...events.replacing import Replacements
-from ...lines.sites import line_of, name_of, user_frame
+from ...lines.sites import line_of, name_of, user_frame, user_site
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from ....model.run import JsonValue
 
 SITES_KEPT = 8
+LOOKED_UP = 100
+"""Calls whose lines are looked up; later ones are only counted."""
 RECOMPILING_STEPS = 3
 """A forward and a backward are compiled apart, and once more where sizes differ."""
 
@@ -209,6 +213,13 @@ class Patch:
         if site is not None and len(self._sites) < SITES_KEPT:
             self._sites[site.file, site.line] = site
 
+    def acted_here(self, **values: JsonValue) -> None:
+        """Note that it changed something at the user's line that is running, and keywords as `acted` does."""
+        if self.count < LOOKED_UP:
+            self.acted(user_site(), **values)
+        else:
+            self.count += 1
+
     def called(self, module: nn.Module) -> None:
         """Note at which line of the user's a module is called, and by which name there."""
         frame = user_frame()
@@ -256,6 +267,41 @@ class Patch:
             reason=told,
             sites=list(self._sites.values()),
         )
+
+
+class LeftOut(Patch):
+    """Calls of functions that do nothing once training has begun."""
+
+    live = True
+    for_ranks = True
+    settles = 2
+
+    def functions(self) -> Sequence[tuple[Any, str]]:
+        """Return (owner, name) of each."""
+        raise NotImplementedError
+
+    def install(self) -> None:
+        """See `Patch`."""
+        self._training = False
+        for owner, name in self.functions():
+            self.replaced.put(owner, name, self._make)
+
+    def training_begins(self) -> None:
+        """See `Patch`."""
+        self._training = True
+
+    def is_meant(self, caller: FrameType) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether a call from this frame is one to leave out."""
+        return True
+
+    def _make(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def left_out(*args: Any, **kwargs: Any) -> Any:
+            if not self._training or not self.is_meant(sys._getframe(1)):
+                return original(*args, **kwargs)
+            self.acted_here()
+            return None
+
+        return left_out
 
 
 PATCHES: dict[str, type[Patch]] = {}

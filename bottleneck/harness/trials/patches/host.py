@@ -9,13 +9,17 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import torch
 
 from ....model.verify import Applied
 from ....runs.environment import usable_cores
-from .base import NotSwitchable, Patch, Program, plural
+from ...lines.sites import is_library
+from .base import LeftOut, NotSwitchable, Patch, Program, plural
 
 NODES = Path("/sys/devices/system/node")
 
@@ -61,6 +65,22 @@ class NoCollector(Patch):
         if gc.isenabled():
             return self.not_applied("the script enabled the collector again" if self.count else "")
         return self.applied(f"collector off, {gc.get_freeze_count()} objects frozen")
+
+
+class NoCollections(LeftOut):
+    """Calls of gc.collect() in the script's own files do nothing; Python collects by itself as before."""
+
+    fix = "FX518"
+    says = ("{} of gc.collect() left out", "call")
+    nothing_to_do = "the script's own files never called gc.collect() during training"
+
+    def functions(self) -> Sequence[tuple[Any, str]]:
+        """See `LeftOut`."""
+        return ((gc, "collect"),)
+
+    def is_meant(self, caller: FrameType) -> bool:
+        """See `LeftOut`; a library's call stands at no line that could be removed."""
+        return not is_library(caller.f_code.co_filename)
 
 
 class Threads(Patch):

@@ -245,10 +245,7 @@ class SetToNone(_Dropping):
     def _make_zero_grad(self, original: Any) -> Any:
         def zero_grad(owner: Any, set_to_none: bool = True) -> Any:
             if not set_to_none:
-                if self.count < 100:
-                    self.acted(user_site(), set_to_none=True)
-                else:
-                    self.count += 1
+                self.acted_here(set_to_none=True)
             return original(owner, set_to_none=True)
 
         return zero_grad
@@ -280,7 +277,5 @@ class DropAfterStep(_Dropping):
                 if parameter.grad is not None:
                     parameter.grad = None
                     dropped += 1
-        if dropped and self.count < 100:
-            self.acted(user_site())
-        elif dropped:
-            self.count += 1
+        if dropped:
+            self.acted_here()

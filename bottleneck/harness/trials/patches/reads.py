@@ -16,7 +16,7 @@ import torch
 from torch.optim import optimizer as optim_module
 
 from ... import torch_private
-from ...lines.sites import is_library, user_site
+from ...lines.sites import is_library
 from .base import NotSwitchable, Patch, plural
 
 if TYPE_CHECKING:
@@ -106,10 +106,7 @@ class RareReads(Patch):
                 self._lines[place] = _Line(value, self._step)
                 return value
             line.stale += 1
-            if self.count < 100:
-                self.acted(user_site(), every=self._every)
-            else:
-                self.count += 1
+            self.acted_here(every=self._every)
             return line.value
 
         return read
