@@ -330,7 +330,7 @@ class WorkerStartUp(Analyzer):
         more = f", of {len(starts.loaders)} loaders" if len(starts.loaders) > 1 else ""
         yield self.finding(
             facts,
-            f"Starting the workers{at} takes {ms(first.each_ms)}, every {1 / first.per_step:.0f} steps: "
+            f"Starting the workers{at} takes {ms(first.each_ms)}, {first.how_often}: "
             f"{ms(starts.cost_ms)} per step{more}",
             answer=answer,
             cost_ms=starts.cost_ms,

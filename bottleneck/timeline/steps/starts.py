@@ -54,6 +54,12 @@ class LoaderStarts:
     trains: bool
 
     @property
+    def how_often(self) -> str:
+        """How many steps lie between two, as a report says it."""
+        steps = round(1 / self.per_step)
+        return f"every {steps} steps" if steps > 1 else "in each step"
+
+    @property
     def cost_ms(self) -> float:
         """Their price per step."""
         return self.each_ms * self.per_step
@@ -91,7 +97,7 @@ class WorkerStarts:
     @property
     def note(self) -> str:
         """Say what was counted."""
-        each = ", ".join(f"{ms(one.each_ms)} every {1 / one.per_step:.0f} steps" for one in self.loaders[:3])
+        each = ", ".join(f"{ms(one.each_ms)} {one.how_often}" for one in self.loaders[:3])
         slowed = f", and slows these steps by {ms(self.slowed_ms)} per step" if self.slowed_ms > 0 else ""
         return f"Starting and stopping workers takes {each}{slowed}: {ms(self.cost_ms)} of the step time."
 

@@ -95,6 +95,11 @@ def test_the_start_of_an_epoch_that_the_window_holds_once_counts_at_its_frequenc
     assert basis.notes[-1].startswith("Starting and stopping workers takes 48.0 ms every 40 steps")
 
 
+def test_workers_of_each_step_start_in_each_step_and_not_every_one_steps():
+    basis = basis_of(20, loader(range(20), steps=20, per_pass=1))
+    assert basis.notes[-1].startswith("Starting and stopping workers takes 48.0 ms in each step: ")
+
+
 def test_a_start_in_an_evaluation_is_no_part_of_the_evaluation():
     train = loader([0, 10, 20, 30], steps=40, per_pass=10)
     test = loader([10, 20, 30], steps=40, per_pass=2, role="eval")
