@@ -6,7 +6,7 @@ In: nothing. Out: `FIXES`, data.
 from __future__ import annotations
 
 from ..model.codes import WhatIf
-from ..model.fix import Beside, Fix, KeywordEdit, Option, Risk, Shortens
+from ..model.fix import Arithmetic, Beside, Fix, IteratorEdit, KeywordEdit, Option, Risk, Shortens
 from .build import arguments, docs, given, if_known, paper, recipe, seen, source
 
 _LOADER = given("loader.present", "==", True, "batches come from a DataLoader")
@@ -455,17 +455,18 @@ loader = DataLoader(dataset, batch_size=batch_size, num_workers=0)""",
         what_if_bound=True,
         basis="the step if no batch were waited for, the most that this can save",
         code="""\
-def endless(loader):
-    while True:
-        yield from loader
+import itertools
 
-
-batches = endless(loader)
+batches = itertools.chain.from_iterable(itertools.repeat(loader))
 for step in range(10):
     train_step(next(batches))""",
         undo="Call next(iter(loader)) again.",
         may_break="Batches are drawn without replacement within an epoch, as they should be.",
         verify=_WAIT_GONE,
+        can_try=True,
+        arithmetic=Arithmetic.OTHER_SAMPLES,
+        moves_samples=True,
+        edits=(IteratorEdit(),),
         sources=(_DATA,),
     ),
 )

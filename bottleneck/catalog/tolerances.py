@@ -9,6 +9,7 @@ before averaging).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
@@ -32,7 +33,10 @@ REORDERED = Tolerance(arithmetic=Arithmetic.REORDERED, early=1e-3, tail=1e-2)
 TF32 = Tolerance(arithmetic=Arithmetic.TF32, early=1e-2, tail=2e-2)
 BF16 = Tolerance(arithmetic=Arithmetic.BF16, early=5e-2, tail=3e-2)
 
-_OF = {tolerance.arithmetic: tolerance for tolerance in (EXACT, REORDERED, TF32, BF16)}
+OTHER_SAMPLES = Tolerance(arithmetic=Arithmetic.OTHER_SAMPLES, early=math.inf, tail=1e-2)
+"""A step's own loss says nothing then; the mean over the last third may move by what the curve scatters."""
+
+_OF = {each.arithmetic: each for each in (EXACT, REORDERED, TF32, BF16, OTHER_SAMPLES)}
 
 _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Distance of 1 to the next number of that type."""

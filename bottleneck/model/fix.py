@@ -30,6 +30,7 @@ class Arithmetic(str, Enum):
     REORDERED = "the same arithmetic in another order"
     TF32 = "TF32"
     BF16 = "bfloat16"
+    OTHER_SAMPLES = "the same arithmetic on other samples"
 
 
 class Beside(str, Enum):
@@ -143,7 +144,13 @@ class PassesEdit(msgspec.Struct, frozen=True, kw_only=True, tag="passes"):
     """Leave the last backward pass before an update as it is, and put the others inside `no_sync()`."""
 
 
-CodeEdit: TypeAlias = KeywordEdit | StatementEdit | RemovalEdit | AroundEdit | ModelEdit | PassesEdit
+class IteratorEdit(msgspec.Struct, frozen=True, kw_only=True, tag="iterator"):
+    """Take the batches of `next(iter(loader))` from one iterator, which begins before the loop."""
+
+
+CodeEdit: TypeAlias = (
+    KeywordEdit | StatementEdit | RemovalEdit | AroundEdit | ModelEdit | PassesEdit | IteratorEdit
+)
 
 
 class Shortens(msgspec.Struct, frozen=True, kw_only=True):

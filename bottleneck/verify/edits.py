@@ -19,10 +19,19 @@ import msgspec
 from ..catalog.registry import OWN, by_id
 from ..errors import InputError
 from ..files import named, path_of
-from ..model.fix import AroundEdit, CodeEdit, KeywordEdit, ModelEdit, PassesEdit, RemovalEdit, StatementEdit
+from ..model.fix import (
+    AroundEdit,
+    CodeEdit,
+    IteratorEdit,
+    KeywordEdit,
+    ModelEdit,
+    PassesEdit,
+    RemovalEdit,
+    StatementEdit,
+)
 from ..model.run import JsonValue, SourceSite
 from ..model.verify import CALLED, Applied, Edit, Verification
-from .reshape import around_call, around_passes, for_model
+from .reshape import around_call, around_passes, for_model, one_iterator
 from .syntax import CannotEditError, add_after_imports, add_before_imports, drop_statement, set_keywords
 
 _NAMED = re.compile(r"^(?:---|\+\+\+|rename from|rename to) ([^\t\n]+)", re.MULTILINE)
@@ -162,6 +171,8 @@ def _edited(edit: Edit, source: str) -> str:
             return add_after_imports(source, [change.statement], needs=change.needs)
         if isinstance(change, (AroundEdit, ModelEdit, PassesEdit)):
             return _reshaped(change, source, line, edit.values)
+        if isinstance(change, IteratorEdit):
+            return add_after_imports(one_iterator(source, line), [], needs="itertools")
         if isinstance(change, RemovalEdit):
             return drop_statement(source, line, matches=_matcher((change.call,)))
         keywords = {name: edit.values[name] for name in change.keywords if name in edit.values}

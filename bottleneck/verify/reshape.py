@@ -7,53 +7,17 @@ left to the user.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import itertools
+from collections.abc import Sequence
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider
 
-from .syntax import CannotEditError, parsed
+from .syntax import CannotEditError
+from .tree import Tree, calls, parts, statements
 
 _BACKWARD = "backward"
 _DEEPEST = 4
 """Functions that a model may be handed through."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A parsed file, with parents and lines of its nodes."""
-
-    module: cst.Module
-    parents: Mapping[cst.CSTNode, cst.CSTNode]
-    places: Mapping[cst.CSTNode, Any]
-
-    @classmethod
-    def of(cls, text: str) -> _Source:
-        wrapper = MetadataWrapper(parsed(text))
-        found = wrapper.resolve_many([ParentNodeProvider, PositionProvider])
-        parents: Any = found[ParentNodeProvider]
-        return cls(wrapper.module, parents, found[PositionProvider])
-
-    def lines(self, node: cst.CSTNode) -> tuple[int, int]:
-        place = self.places[node]
-        return place.start.line, place.end.line
-
-    def code(self, node: cst.CSTNode) -> str:
-        return self.module.code_for_node(node)
-
-    def above(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """Yield the nodes around a node, the nearest first."""
-        while node in self.parents:
-            node = self.parents[node]
-            yield node
-
-    def scope(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Module:
-        """Return the function or module whose names a node uses."""
-        found = next(up for up in self.above(node) if isinstance(up, (cst.FunctionDef, cst.Module)))
-        assert isinstance(found, (cst.FunctionDef, cst.Module))
-        return found
 
 
 def around_call(source: str, line: int, *, called: str, context: str) -> str:
@@ -64,7 +28,7 @@ def around_call(source: str, line: int, *, called: str, context: str) -> str:
     Raises:
         CannotEditError: the statements are not plain.
     """
-    tree = _Source.of(source)
+    tree = Tree.of(source)
     call = _call(tree, line, called)
     if any(isinstance(up, cst.With) and context in map(tree.code, _items(up)) for up in tree.above(call)):
         return source  # an earlier call of the same step is, and what follows it
@@ -91,7 +55,7 @@ def around_passes(source: str, line: int, *, called: str) -> str:
     Raises:
         CannotEditError: which pass is the last is not seen.
     """
-    tree = _Source.of(source)
+    tree = Tree.of(source)
     first = _statement(tree, _call(tree, line, called))
     body = _body(tree, first)
     start = body.index(first)
@@ -117,11 +81,11 @@ def for_model(source: str, line: int, *, called: str, method: str, inputs: str =
     Raises:
         CannotEditError: where the model was made is not seen, or the call has no argument.
     """
-    tree = _Source.of(source)
+    tree = Tree.of(source)
     call = _call(tree, line, called)
     after, name = _made(tree, call, called)
     block = tree.parents[after]
-    body = [*_statements(block)]
+    body = [*statements(block)]
     there = body.index(after) + 1
     known = there < len(body) and tree.code(body[there]).strip() == f"{name}.{method}"
     module = _with_input(tree.module, call, inputs) if inputs else tree.module
@@ -129,11 +93,51 @@ def for_model(source: str, line: int, *, called: str, method: str, inputs: str =
     return module.code if known else _with_line(module, tree, after, f"{name}.{method}")
 
 
+def one_iterator(source: str, line: int) -> str:
+    """Return the source with `next(iter(loader))` taking from an iterator that begins before the loop.
+
+    Raises:
+        CannotEditError: there is no such call, or no loop around it in which the loader stays the same.
+    """
+    tree = Tree.of(source)
+    found = [(call, loader) for call in tree.calls_at(line) if (loader := _first_of(tree, call))]
+    if len(found) != 1:
+        raise CannotEditError(f"line {line} has {len(found) or 'no'} next(iter(...))")
+    ((call, loader),) = found
+    loops = [up for up in tree.within_function(call) if isinstance(up, (cst.For, cst.While))]
+    fixed = [loop for loop in loops if not _binds(tree, loop, loader)]
+    if not fixed:
+        raise CannotEditError(
+            f"no loop around line {line}, in its function, has the same {loader} in each round"
+        )
+    loop, known = fixed[-1], {name.value for name in parts(tree.module, cst.Name)}
+    names = ("batches", f"{loader.split('.')[-1]}_batches", f"{loader.split('.')[-1]}_passes")
+    name = next((name for name in names if name not in known), None)
+    if name is None:
+        raise CannotEditError(f"all of {', '.join(names)} are names of something else")
+    block = tree.parents[loop]
+    body = list(statements(block))
+    begun = cst.parse_statement(
+        f"{name} = itertools.chain.from_iterable(itertools.repeat({loader}))  # pass after pass\n"
+    )
+    inside = loop.deep_replace(call, cst.parse_expression(f"next({name})"))
+    assert isinstance(begun, cst.SimpleStatementLine)
+    assert isinstance(inside, (cst.For, cst.While))
+    # Empty lines stay above both, a comment with its loop.
+    empty = list(itertools.takewhile(lambda line: line.comment is None, loop.leading_lines))
+    place = body.index(loop)
+    body[place : place + 1] = [
+        begun.with_changes(leading_lines=empty),
+        inside.with_changes(leading_lines=loop.leading_lines[len(empty) :]),
+    ]
+    return tree.with_body(block, body)
+
+
 def _items(block: cst.With) -> list[cst.BaseExpression]:
     return [item.item for item in block.items]
 
 
-def _with_line(module: cst.Module, tree: _Source, after: cst.CSTNode, text: str) -> str:
+def _with_line(module: cst.Module, tree: Tree, after: cst.CSTNode, text: str) -> str:
     """Return the code with a line behind a statement, indented alike."""
     lines = module.code.splitlines(keepends=True)
     first, last = tree.lines(after)
@@ -160,22 +164,35 @@ def _with_input(module: cst.Module, call: cst.Call, inputs: str) -> cst.Module:
 # -- finding things ------------------------------------------------------------------------------------
 
 
-def _call(tree: _Source, line: int, called: str) -> cst.Call:
-    class Finder(cst.CSTVisitor):
-        def visit_Call(self, node: cst.Call) -> None:  # noqa: N802 - libcst's name
-            first, last = tree.lines(node)
-            if first <= line <= last and tree.code(node.func) == called:
-                found.append(node)
-
-    found: list[cst.Call] = []
-    tree.module.visit(Finder())
+def _call(tree: Tree, line: int, called: str) -> cst.Call:
+    found = [call for call in tree.calls_at(line) if tree.code(call.func) == called]
     if len(found) != 1:
         what = f"no call of {called}" if not found else f"{len(found)} calls of {called}"
         raise CannotEditError(f"line {line} has {what}")
     return found[0]
 
 
-def _statement(tree: _Source, node: cst.CSTNode) -> cst.SimpleStatementLine:
+def _first_of(tree: Tree, call: cst.Call) -> str:
+    """Return the name in `next(iter(name))`; "" for any other call."""
+    value: cst.BaseExpression = call
+    for function in ("next", "iter"):
+        if not (isinstance(value, cst.Call) and tree.code(value.func) == function and len(value.args) == 1):
+            return ""
+        value = value.args[0].value
+    return tree.code(value) if isinstance(value, (cst.Name, cst.Attribute)) else ""
+
+
+def _binds(tree: Tree, loop: cst.For | cst.While, name: str) -> bool:
+    """Say whether a loop gives a name, or what it is an attribute of, another value."""
+    owners = {".".join(name.split(".")[: n + 1]) for n in range(name.count(".") + 1)}
+    targets = [part.target for part in parts(loop, cst.For)] + [
+        item.asname.name for item in parts(loop, cst.WithItem) if item.asname is not None
+    ]
+    named = {tree.code(part) for target in targets for part in (target, *parts(target, cst.Name))}
+    return bool(owners & named) or any(_assignments(tree, loop, owner) for owner in owners)
+
+
+def _statement(tree: Tree, node: cst.CSTNode) -> cst.SimpleStatementLine:
     for up in tree.above(node):
         if isinstance(up, (cst.Lambda, cst.CompFor, cst.GeneratorExp, cst.ListComp)):
             break
@@ -186,28 +203,12 @@ def _statement(tree: _Source, node: cst.CSTNode) -> cst.SimpleStatementLine:
     raise CannotEditError(f"the call at line {tree.lines(node)[0]} is not in a statement of its own")
 
 
-def _statements(block: cst.CSTNode) -> Sequence[cst.BaseStatement]:
-    assert isinstance(block, (cst.IndentedBlock, cst.Module))
-    body: Sequence[cst.BaseStatement] = block.body
-    return body
-
-
-def _body(tree: _Source, statement: cst.CSTNode) -> list[cst.BaseStatement]:
-    return list(_statements(tree.parents[statement]))
-
-
-def _calls(node: cst.CSTNode) -> Iterator[cst.Call]:
-    class Finder(cst.CSTVisitor):
-        def visit_Call(self, node: cst.Call) -> None:  # noqa: N802 - libcst's name
-            found.append(node)
-
-    found: list[cst.Call] = []
-    node.visit(Finder())
-    yield from found
+def _body(tree: Tree, statement: cst.CSTNode) -> list[cst.BaseStatement]:
+    return list(statements(tree.parents[statement]))
 
 
 def _calls_method(node: cst.CSTNode, name: str) -> bool:
-    return any(isinstance(c.func, cst.Attribute) and c.func.attr.value == name for c in _calls(node))
+    return any(isinstance(c.func, cst.Attribute) and c.func.attr.value == name for c in calls(node))
 
 
 def _assigns(statement: cst.BaseStatement) -> bool:
@@ -215,7 +216,7 @@ def _assigns(statement: cst.BaseStatement) -> bool:
     return isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[0], kinds)
 
 
-def _is_loss(tree: _Source, statement: cst.SimpleStatementLine) -> bool:
+def _is_loss(tree: Tree, statement: cst.SimpleStatementLine) -> bool:
     """Say whether a statement computes what a name calls the loss, or returns it."""
     (part, *_) = statement.body
     if isinstance(part, cst.Assign):
@@ -223,11 +224,11 @@ def _is_loss(tree: _Source, statement: cst.SimpleStatementLine) -> bool:
     return False
 
 
-def _wrapped(tree: _Source, inside: Sequence[cst.BaseStatement], context: str) -> str:
+def _wrapped(tree: Tree, inside: Sequence[cst.BaseStatement], context: str) -> str:
     """Return the source with neighbouring statements inside a `with`."""
     first = inside[0]
     block = tree.parents[first]
-    body = list(_statements(block))
+    body = list(statements(block))
     start = body.index(first)
     assert isinstance(first, (cst.SimpleStatementLine, cst.BaseCompoundStatement))
     item = cst.WithItem(item=cst.parse_expression(context))
@@ -237,16 +238,10 @@ def _wrapped(tree: _Source, inside: Sequence[cst.BaseStatement], context: str) -
         leading_lines=first.leading_lines,
     )
     body[start : start + len(inside)] = [made]
-    changed = (
-        tree.module.deep_replace(block, block.with_changes(body=body))
-        if block is not tree.module
-        else (tree.module.with_changes(body=body))
-    )
-    assert isinstance(changed, cst.Module)
-    return changed.code
+    return tree.with_body(block, body)
 
 
-def _updates_if(tree: _Source, body: Sequence[cst.BaseStatement], after: int) -> str | None:
+def _updates_if(tree: Tree, body: Sequence[cst.BaseStatement], after: int) -> str | None:
     """Return the condition under which an optimizer steps behind a backward pass in its block."""
     for statement in body[after + 1 :]:
         if (
@@ -261,7 +256,7 @@ def _updates_if(tree: _Source, body: Sequence[cst.BaseStatement], after: int) ->
     return None
 
 
-def _last_round(tree: _Source, statement: cst.CSTNode) -> str | None:
+def _last_round(tree: Tree, statement: cst.CSTNode) -> str | None:
     """Return the condition of the last round of a loop behind which the optimizer steps."""
     loop = next((up for up in tree.above(statement) if isinstance(up, cst.BaseCompoundStatement)), None)
     if not isinstance(loop, cst.For) or loop.orelse is not None or not isinstance(loop.iter, cst.Call):
@@ -283,7 +278,7 @@ def _last_round(tree: _Source, statement: cst.CSTNode) -> str | None:
 # -- where a model is made -----------------------------------------------------------------------------
 
 
-def _made(tree: _Source, use: cst.CSTNode, name: str, depth: int = 0) -> tuple[cst.BaseStatement, str]:
+def _made(tree: Tree, use: cst.CSTNode, name: str, depth: int = 0) -> tuple[cst.BaseStatement, str]:
     """Return the last statement that gives a name its value before it is used, and the name there."""
     if depth > _DEEPEST:
         raise CannotEditError(f"where {name} is made is too far from where it is called")
@@ -309,43 +304,43 @@ def _made(tree: _Source, use: cst.CSTNode, name: str, depth: int = 0) -> tuple[c
         scope = tree.scope(scope)
 
 
-def _assignments(tree: _Source, within: cst.CSTNode, name: str) -> list[cst.SimpleStatementLine]:
-    class Finder(cst.CSTVisitor):
-        def visit_SimpleStatementLine(self, node: cst.SimpleStatementLine) -> None:  # noqa: N802
-            for part in node.body:
-                targets: list[cst.BaseExpression] = []
-                if isinstance(part, cst.Assign):
-                    targets = [target.target for target in part.targets]
-                elif isinstance(part, cst.AnnAssign):
-                    targets = [part.target]
-                flat = [
-                    e.value
-                    for target in targets
-                    for e in (target.elements if isinstance(target, cst.Tuple) else [cst.Element(target)])
-                ]
-                if any(tree.code(target) == name for target in flat):
-                    found.append(node)
-
-    found: list[cst.SimpleStatementLine] = []
-    within.visit(Finder())
-    return found
+def _assignments(tree: Tree, within: cst.CSTNode, name: str) -> list[cst.SimpleStatementLine]:
+    return [
+        line
+        for line in parts(within, cst.SimpleStatementLine)
+        if any(tree.code(target) == name for part in line.body for target in _targets(part))
+    ]
 
 
-def _handed(tree: _Source, function: cst.FunctionDef, name: str) -> tuple[cst.Call, str] | None:
+def _targets(part: cst.BaseSmallStatement) -> list[cst.BaseExpression]:
+    """Return what a statement assigns to."""
+    targets: list[cst.BaseExpression] = []
+    if isinstance(part, cst.Assign):
+        targets = [target.target for target in part.targets]
+    elif isinstance(part, cst.AnnAssign):
+        targets = [part.target]
+    return [
+        element.value
+        for target in targets
+        for element in (target.elements if isinstance(target, cst.Tuple) else [cst.Element(target)])
+    ]
+
+
+def _handed(tree: Tree, function: cst.FunctionDef, name: str) -> tuple[cst.Call, str] | None:
     """Return the one call that hands a function's parameter over, and the name that it hands over."""
     names = [param.name.value for param in (*function.params.posonly_params, *function.params.params)]
     every = [*names, *(param.name.value for param in function.params.kwonly_params)]
     if name not in every:
         return None
-    calls = [c for c in _calls(tree.module) if tree.code(c.func) == function.name.value]
-    given = {(tree.scope(c), value): c for c in calls if (value := _argument(tree, c, names, name))}
+    made = [c for c in calls(tree.module) if tree.code(c.func) == function.name.value]
+    given = {(tree.scope(c), value): c for c in made if (value := _argument(tree, c, names, name))}
     if len(given) != 1:
         raise CannotEditError(f"{name} is handed to {function.name.value}() in {len(given)} ways")
     (((_scope, value), call),) = given.items()
     return call, value
 
 
-def _argument(tree: _Source, call: cst.Call, names: Sequence[str], name: str) -> str:
+def _argument(tree: Tree, call: cst.Call, names: Sequence[str], name: str) -> str:
     for i, arg in enumerate(call.args):
         if arg.star:
             break
@@ -354,7 +349,7 @@ def _argument(tree: _Source, call: cst.Call, names: Sequence[str], name: str) ->
     return ""
 
 
-def _plainly(tree: _Source, statement: cst.BaseStatement, use: cst.CSTNode | None) -> cst.BaseStatement:
+def _plainly(tree: Tree, statement: cst.BaseStatement, use: cst.CSTNode | None) -> cst.BaseStatement:
     """Return the statement behind which the name has its value for certain.
 
     Raises:
@@ -376,5 +371,5 @@ def _plainly(tree: _Source, statement: cst.BaseStatement, use: cst.CSTNode | Non
     return placed
 
 
-def _is_main(tree: _Source, node: cst.CSTNode) -> bool:
+def _is_main(tree: Tree, node: cst.CSTNode) -> bool:
     return isinstance(node, cst.If) and "__name__" in tree.code(node.test)

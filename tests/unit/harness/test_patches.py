@@ -693,6 +693,29 @@ def test_the_script_s_own_calls_of_the_collector_are_left_out_once_it_trains(
     assert gc.collect() == 7
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_pass_of_which_one_batch_was_taken_is_gone_on_with(
+    put_in: Callable[..., Patch], workers: int
+) -> None:
+    loader = DataLoader(TensorDataset(torch.arange(6.0)), 2, num_workers=workers)
+
+    def taken(count: int) -> list[float]:
+        return [next(iter(loader))[0][0].item() for _ in range(count)]
+
+    patch = put_in("FX113")
+    assert taken(2) == [0.0, 0.0]
+    assert patch.check().reason == "no iterator was left behind after a single batch"
+    patch.training_begins()
+    assert [batch[0][0].item() for batch in loader] == [0.0, 2.0, 4.0]
+    for _ in range(3):
+        assert [batch[0][0].item() for batch, _ in zip(loader, range(2), strict=False)] == [0.0, 2.0]
+    assert patch.check().count == 0, "more than one batch was taken, or all"
+    assert taken(5) == [0.0, 2.0, 4.0, 0.0, 2.0]
+    assert patch.check().evidence == "3 calls of iter() went on with the pass before"
+    patch.uninstall()
+    assert taken(2) == [0.0, 0.0]
+
+
 def test_threads_are_those_asked_for(put_in: Callable[..., Patch]) -> None:
     before = torch.get_num_threads()
     try:

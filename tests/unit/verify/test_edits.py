@@ -92,12 +92,18 @@ def test_several_edits_of_one_file_become_one_diff_that_applies(script: Path) ->
     compile(text, "train.py", "exec")
 
 
-def test_a_call_of_the_collector_goes(tmp_path: Path) -> None:
+def test_a_call_of_the_collector_goes_and_one_iterator_is_kept(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text("import gc\n\nfor step in range(9):\n    gc.collect()\n    train(x)\n")
-    state = with_edits(verification(script, applied("FX518", script, 4)))
-    text = patched(script, joined_diff(state.edits, root=tmp_path))
-    assert text == "import gc\n\nfor step in range(9):\n    train(x)\n"
+    script.write_text(
+        "import gc\n\nfor step in range(9):\n    x = next(iter(loader))\n    gc.collect()\n    train(x)\n"
+    )
+    state = with_edits(verification(script, applied("FX113", script, 4), applied("FX518", script, 5)))
+    assert [edit.reason for edit in state.edits] == ["", ""]
+    assert patched(script, joined_diff(state.edits, root=tmp_path)) == (
+        "import gc\n\nimport itertools\n\n"
+        "batches = itertools.chain.from_iterable(itertools.repeat(loader))  # pass after pass\n"
+        "for step in range(9):\n    x = next(batches)\n    train(x)\n"
+    )
 
 
 def test_each_edit_shows_its_own_diff_and_place(script: Path) -> None:

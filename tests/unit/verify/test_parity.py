@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from torch_bottleneck.catalog.tolerances import BF16, EXACT, REORDERED, tolerance_of, widened
+from torch_bottleneck.catalog.tolerances import BF16, EXACT, OTHER_SAMPLES, REORDERED, tolerance_of, widened
 from torch_bottleneck.verify.parity import EARLY, compare, reproduction, steps_to_loss
 
 
@@ -43,6 +43,14 @@ def test_reduced_precision_may_differ_but_not_drift() -> None:
     a = curve()
     assert judge(a, scaled(a, 0.01), BF16) == "close"
     assert judge(a, scaled(a, 0.2, start=30), BF16) == "harmful"
+
+
+def test_steps_that_get_other_samples_are_judged_by_their_mean() -> None:
+    a, b = curve(noise=0.3, seed=1), curve(noise=0.3, seed=2)
+    assert judge(a, b, REORDERED) == "harmful"
+    assert judge(a, b, OTHER_SAMPLES) == "close"
+    assert judge(a, scaled(b, 0.5, start=30), OTHER_SAMPLES) == "harmful"
+    assert tolerance_of(["FX303", "FX113"]) is OTHER_SAMPLES
 
 
 def test_a_lower_loss_is_no_harm() -> None:

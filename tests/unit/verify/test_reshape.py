@@ -7,7 +7,7 @@ import difflib
 
 import pytest
 
-from torch_bottleneck.verify.reshape import around_call, around_passes, for_model
+from torch_bottleneck.verify.reshape import around_call, around_passes, for_model, one_iterator
 from torch_bottleneck.verify.syntax import CannotEditError, add_before_imports
 
 AUTOCAST = 'torch.autocast("cuda", dtype=torch.bfloat16)'
@@ -156,3 +156,56 @@ def test_passes_whose_last_is_not_seen_are_left_alone() -> None:
 )
 def test_what_torch_reads_at_its_import_stands_before_it(source: str, expected: str) -> None:
     assert add_before_imports(source, "os.environ['A'] = '1'", needs="os") == expected
+
+
+ONE_BATCH = """\
+def train(trainloader, epochs):
+    for epoch in range(epochs):
+        # as many steps as before
+        for step in range(100):
+            inputs, targets = next(iter(trainloader))
+            update(inputs, targets)
+"""
+
+
+def test_one_iterator_begins_before_the_outermost_loop_and_is_endless() -> None:
+    new = one_iterator(ONE_BATCH, line_of(ONE_BATCH, "next("))
+    assert added(ONE_BATCH, new) == [
+        "    batches = itertools.chain.from_iterable(itertools.repeat(trainloader))  # pass after pass",
+        "            inputs, targets = next(batches)",
+    ]
+    read: list[int] = []
+    exec(
+        f"import itertools\n{new}\ntrain([(1, 0), (2, 0), (3, 0)], 2)",
+        {"update": lambda x, _y: read.append(x)},
+    )
+    assert read[:7] == [1, 2, 3, 1, 2, 3, 1]
+    assert len(read) == 200
+
+
+def test_one_iterator_begins_where_the_loader_is_the_same_in_each_round() -> None:
+    per_epoch = ONE_BATCH.replace(
+        "        # as", "        trainloader = DataLoader(data[epoch])\n        # as"
+    )
+    new = one_iterator(per_epoch, line_of(per_epoch, "next(")).splitlines()
+    made = next(i for i, text in enumerate(new) if "repeat(trainloader)" in text)
+    assert new[made - 1].strip() == "trainloader = DataLoader(data[epoch])"
+    taken = ONE_BATCH.replace("step in", "batches in")
+    assert "next(trainloader_batches)" in one_iterator(taken, line_of(taken, "next("))
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("for i in range(3):\n    x = next(iter(a)), next(iter(b))\n", "2 next"),
+        ("for i in range(3):\n    x = next(iter(make()))\n", "no next"),
+        ("for x in loaders:\n    y = next(iter(x))\n", "the same x in each round"),
+        ("def batch():\n    y = next(iter(x))\nwhile True:\n    batch()\n", "in its function"),
+        ("for self in all:\n    y = next(iter(self.loader))\n", "the same self.loader"),
+    ],
+)
+def test_one_iterator_is_left_to_the_user_where_it_would_read_something_else(
+    source: str, reason: str
+) -> None:
+    with pytest.raises(CannotEditError, match=reason):
+        one_iterator(source, line_of(source, "next("))

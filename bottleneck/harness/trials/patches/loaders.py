@@ -1,4 +1,4 @@
-"""Patches of the DataLoader's constructor: workers, pinning, persistence, prefetching.
+"""Patches of the DataLoader: workers, pinning, persistence, prefetching, and passes that end after a batch.
 
 In: keyword -> value. Out: loaders built with them, whatever the script passed; or, while the script
 trains, a second loader with them, whose batches it gets. More workers only for loaders that read by
@@ -9,15 +9,17 @@ call only from datasets that give the same for all indices at once as for one af
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, default_collate
 
 from ....model.verify import Applied
 from ....runs.environment import usable_cores
-from ...lines.sites import user_site
+from ... import torch_private
+from ...lines.sites import line_of, user_frame, user_site
 from .base import NotSwitchable, Patch, Program, plural
 from .second_loader import SecondLoader, arguments_of, depth_of, kept_by
 from .seeded_batches import random_numbers_kept
@@ -226,6 +228,67 @@ class Pinned(LoaderPatch):
             self.passed("pin_memory is on already")
             return {}
         return {"pin_memory": True}
+
+
+class OnePass(Patch):
+    """`next(iter(loader))` goes on with the pass that it began before, until that is over."""
+
+    fix = "FX113"
+    live = True
+    for_ranks = True
+    settles = 3
+    """It begins a pass, and goes on with it from the second step on."""
+    says = ("{} of iter() went on with the pass before", "call")
+    nothing_to_do = "no iterator was left behind after a single batch"
+
+    def install(self) -> None:
+        """See `Patch`."""
+        self._training = False
+        self._begun: WeakKeyDictionary[Any, dict[tuple[str, int], _Begun]] = WeakKeyDictionary()
+        self.replaced.put(DataLoader, "__iter__", self._make_iter)
+
+    def training_begins(self) -> None:
+        """See `Patch`."""
+        self._training = True
+
+    def uninstall(self) -> None:
+        """See `Patch`; workers end with the iterators that they serve."""
+        super().uninstall()
+        self._begun.clear()
+
+    def settle_steps(self, program: Program) -> int:
+        """What its workers had made ready does not count."""
+        return self.settles + (depth_of(program.loader) if program.loader is not None else 0)
+
+    def _make_iter(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def __iter__(loader: Any) -> Any:  # noqa: N807 - stands in for it
+            frame = user_frame() if self._training else None
+            if frame is None:
+                return original(loader)
+            begun = self._begun.setdefault(loader, {})
+            place = (frame.f_code.co_filename, line_of(frame))
+            if place in begun and begun[place].gave_one_more():
+                self.acted_here()
+            else:
+                begun[place] = _Begun(original(loader))
+            return begun[place].iterator
+
+        return __iter__
+
+
+class _Begun:
+    """A pass that began at one line, and how far it was when that line last ran."""
+
+    def __init__(self, iterator: Any) -> None:
+        self.iterator = iterator
+        self._given = 0
+
+    def gave_one_more(self) -> bool:
+        """Return whether a single batch was taken since, and more are to come."""
+        given, total = torch_private.pass_of(self.iterator) or (0, 0)
+        single = given == self._given + 1
+        self._given = given
+        return single and given < total
 
 
 class AtOnce(LoaderPatch):
