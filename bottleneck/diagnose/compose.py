@@ -34,7 +34,7 @@ from .all_ranks import Preview, Progress, read_job
 from .capture import capture_of, notes_of, outcome_of
 from .choice import best_pair, known_savings, verdicts_own_first
 from .counted import counters_of
-from .ranks import critical, other_versions, rank_rows
+from .ranks import critical, other_versions
 from .reading import Reading
 from .trials import by_measurement, with_measured_pair
 
@@ -124,7 +124,7 @@ def diagnose_paths(
         device=run.devices[0] if run is not None and run.devices else None,
         host=run.host if run is not None else HostFacts(),
         rank=reading.rank.rank,
-        ranks=rank_rows(job.summaries, together),
+        ranks=together.rows if len(job.summaries) > 1 else (),
         fleet=together.fleet if len(job.ranks) > 1 or together.fleet.unread else None,
         counters=counters_of(lowest),
         workload=read_workload(lowest.basis.run, lowest.rank.loaders, lowest.basis.kept),

@@ -1,6 +1,6 @@
-"""Several ranks of one run: the summary of each, which of them decides the step, and a row for each.
+"""Several ranks of one run: the summary of each, and which of them decides the step.
 
-In: readings, then summaries. Out: `RankSummary`; a position; rows of the report.
+In: readings, then summaries. Out: `RankSummary`; a position.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from ..fleet.collectives import PackedCollectives, collectives_of, messages_ms, pack, stated_groups
-from ..fleet.compare import Comparison, Skew
+from ..fleet.compare import Skew
 from ..fleet.summary import AloneWithout, KernelSketch, RankSummary
 from ..model.codes import Part
-from ..model.diagnosis import RankRow
 from ..model.finding import NEGLIGIBLE_SHARE
 from ..model.run import SourceSite
 from ..model.words import shorten
@@ -173,33 +172,6 @@ def critical(summaries: Sequence[RankSummary], skew: Skew | None) -> int:
         if s.traced is slowest.traced and s.true_ms > (1.0 - _AS_LONG) * slowest.true_ms
     ]
     return max(as_slow, key=lambda i: summaries[i].own_kernels_ms)
-
-
-def rank_rows(summaries: Sequence[RankSummary], comparison: Comparison) -> tuple[RankRow, ...]:
-    """Return a row per rank; none for a single one."""
-    if len(summaries) < 2:
-        return ()
-    rows = []
-    for summary, account in zip(summaries, comparison.accounts, strict=True):
-        rows.append(
-            RankRow(
-                rank=summary.rank,
-                step_ms=summary.true_ms if summary.has_step else None,
-                busy_share=1.0 - summary.idle_share if summary.idle_share is not None else None,
-                own_ms=account.own_ms if account is not None else None,
-                waits_for_others_ms=account.waits_ms if account is not None else None,
-                waits_for=account.waits_for if account is not None else None,
-                transfer_ms=account.transfer_ms if account is not None else None,
-                bubble_ms=account.bubble_ms if account is not None else None,
-                late_ms=account.late_ms if account is not None else None,
-                late_steps_ms=account.late_steps_ms if account is not None else (),
-                excess_ms=account.excess_ms if account is not None else {},
-                node=summary.node,
-                cause=account.cause if account is not None else "",
-                path=summary.path,
-            )
-        )
-    return tuple(rows)
 
 
 def other_versions(summaries: Sequence[RankSummary]) -> tuple[str, ...]:

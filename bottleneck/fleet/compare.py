@@ -9,14 +9,14 @@ whose host ran ahead of its device without a profiler is late in its trace alone
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ..model.codes import LateCause, Part
-from ..model.diagnosis import Fleet, PathPart, Straggler, UnreadRank
+from ..model.diagnosis import Fleet, PathPart, RankRow, Straggler, UnreadRank
 from ..model.finding import NEGLIGIBLE_SHARE
 from .account import Account, account_of
 from .causes import among_peers, cause_of, device_taken_ms, disturbed_ms, excess_ms, in_single_steps, site_of
@@ -30,7 +30,7 @@ from .traffic import collective_rows
 from .unnamed import told_apart
 from .what_if import answer
 
-__all__ = ["NOTICED_ON_HOSTS", "Comparison", "RankAccount", "Skew", "compare_ranks"]
+__all__ = ["NOTICED_ON_HOSTS", "Comparison", "Skew", "compare_ranks"]
 
 NOTICED_ON_HOSTS = 0.05
 """Of the step: ranks on the cores of one machine take turns in being late by less than that."""
@@ -63,29 +63,13 @@ class Skew:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankAccount:
-    """One rank's step, in ms of its true step: its first four figures add up to it."""
-
-    own_ms: float
-    waits_ms: float
-    transfer_ms: float
-    bubble_ms: float | None
-    late_ms: float
-    late_steps_ms: tuple[float, ...] = ()
-    excess_ms: dict[LateCause, float] = field(default_factory=dict)
-    cause: LateCause = ""
-    waits_for: int | None = None
-    """The rank that it waits for longest."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """What the ranks say together."""
 
     fleet: Fleet
     skew: Skew | None
-    accounts: tuple[RankAccount | None, ...]
-    """In the order of the summaries; None for a rank that is not compared."""
+    rows: tuple[RankRow, ...]
+    """In the order of the summaries."""
 
 
 def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank] = ()) -> Comparison:
@@ -127,7 +111,7 @@ def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank]
     )
     fleet = Fleet(compared=len(able) if account else 0, unread=tuple(left_out), world_size=_world(summaries))
     if account is None:
-        return Comparison(fleet=fleet, skew=None, accounts=(None,) * len(summaries))
+        return Comparison(fleet=fleet, skew=None, rows=tuple(map(_row, summaries)))
     groups = [
         (f"process group {group.name}", group.members.tolist())
         for group in matched.groups
@@ -147,8 +131,8 @@ def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank]
     )
     program = joint_program(at, matched, clock, account, mine) if matched.groups else None
     fleet = _fleet(fleet, found, account, mine, program, step_ms=step_ms)
-    accounts = _accounts(account, able, summaries, fleet, found)
-    return Comparison(fleet=fleet, skew=_skew(account, able, summaries), accounts=accounts)
+    rows = _rows(account, able, summaries, fleet, found)
+    return Comparison(fleet=fleet, skew=_skew(account, able, summaries), rows=rows)
 
 
 def _only_messages(summary: RankSummary) -> bool:
@@ -326,21 +310,33 @@ def _relieved(account: Account, disturbed: Floats, late_lanes: set[int]) -> floa
     return float((work.max(axis=0) - (work - disturbed[others, None]).max(axis=0)).mean())
 
 
-def _accounts(
+def _row(summary: RankSummary) -> RankRow:
+    """Return what is said of a rank by itself."""
+    return RankRow(
+        rank=summary.rank,
+        step_ms=summary.true_ms if summary.has_step else None,
+        busy_share=1.0 - summary.idle_share if summary.idle_share is not None else None,
+        node=summary.node,
+        path=summary.path,
+    )
+
+
+def _rows(
     account: Account,
     able: Sequence[int],
     summaries: Sequence[RankSummary],
     fleet: Fleet,
     found: Found,
-) -> tuple[RankAccount | None, ...]:
+) -> tuple[RankRow, ...]:
     excess = excess_ms([summaries[i] for i in able], found.sent)
     causes: dict[int, LateCause] = {rank: s.cause for s in fleet.stragglers for rank in s.ranks}
-    out: list[RankAccount | None] = [None] * len(summaries)
+    out = [_row(summary) for summary in summaries]
     for k, i in enumerate(able):
         longest = int(account.waited_for[k])
-        out[i] = RankAccount(
+        out[i] = msgspec.structs.replace(
+            out[i],
             own_ms=float(account.own_ms[k].mean()),
-            waits_ms=float(account.waits_ms[k].mean()),
+            waits_for_others_ms=float(account.waits_ms[k].mean()),
             transfer_ms=float(account.transfer_ms[k].mean()),
             bubble_ms=float(account.bubble_ms[k].mean()) if summaries[i].messages_ms else None,
             late_ms=float(found.late_ms[k]),
@@ -366,7 +362,7 @@ def _on_hosts(
     nothing = Comparison(
         fleet=Fleet(compared=0, unread=tuple(left_out), world_size=_world(summaries)),
         skew=None,
-        accounts=(None,) * len(summaries),
+        rows=tuple(map(_row, summaries)),
     )
     mine = [summaries[i] for i in able]
     # Stages of a pipeline do not wait for each other together: their messages are from one to the next.
@@ -400,5 +396,5 @@ def _on_hosts(
     return Comparison(
         fleet=fleet,
         skew=skew if skew.skew_ms >= NOTICED_ON_HOSTS * float(true.max()) else None,
-        accounts=_accounts(account, able, summaries, fleet, found),
+        rows=_rows(account, able, summaries, fleet, found),
     )
