@@ -1,8 +1,8 @@
 """Replacing attributes of torch and of Python by wrappers of ours, and putting them back.
 
-In: owner, name, and a function that makes the wrapper from the original. Out: nothing; `undo`
-restores, on the object where it was replaced, whatever is still ours. What somebody has replaced since
-stays. Wrappers are neutral to torch.compile: dynamo skips their code.
+In: owner, name, and a function that makes the wrapper from the original; handles of torch's own hooks. Out:
+nothing; `undo` restores, on the object where it was replaced, whatever is still ours. What somebody has
+replaced since stays. Wrappers are neutral to torch.compile: dynamo skips their code.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Replacements:
 
     def __init__(self) -> None:
         self.entries: list[Replaced] = []
+        self._hooks: list[Any] = []
 
     def put(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> bool:
         """Replace `owner.name` by `make(original)`; return whether there was anything to replace."""
@@ -64,8 +65,14 @@ class Replacements:
         setattr(owner, name, ours)
         self.entries.append(Replaced(owner, name, original, ours, own))
 
+    def hook(self, handle: Any) -> None:
+        """Take a hook that torch has just registered, to be removed by `undo`."""
+        self._hooks.append(handle)
+
     def undo(self) -> None:
         """Put everything back that is still ours, the last first."""
+        while self._hooks:
+            self._hooks.pop().remove()
         while self.entries:
             entry = self.entries.pop()
             if vars(entry.owner).get(entry.name) is not entry.ours:

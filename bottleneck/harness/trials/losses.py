@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.optim import optimizer as optim_module
 
+from ...runs.store import reason_of
 from .. import torch_private
 from ..events.replacing import Replacements
 
@@ -31,7 +32,6 @@ class LossBook:
         self._losses: list[Any] = []
         self._norms: list[Any] = []
         self._replaced = Replacements()
-        self._handle: Any = None
         self._timing: Callable[[], bool] = lambda: False
         self._scaled = False
 
@@ -45,7 +45,7 @@ class LossBook:
         scaler = getattr(torch.amp, "GradScaler", None)
         if scaler is not None:
             self._replaced.put(scaler, "step", self._make_scaler_step)
-        self._handle = optim_module.register_optimizer_step_pre_hook(self._before_step)
+        self._replaced.hook(optim_module.register_optimizer_step_pre_hook(self._before_step))
 
     def follow(self, timing: Callable[[], bool]) -> None:
         """Learn from the agent whether the step under way is one that is timed."""
@@ -54,9 +54,6 @@ class LossBook:
     def uninstall(self) -> None:
         """Put everything back."""
         self._replaced.undo()
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
 
     def _make_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         is_real_loss = torch_private.is_real_loss
@@ -99,7 +96,7 @@ class LossBook:
                 self._norms.append(torch.linalg.vector_norm(torch.stack([n.float() for n in norms])))
         except (RuntimeError, TypeError, NotImplementedError) as error:
             if not any(note.startswith("gradient norms") for note in self.notes):
-                self.notes.append(f"gradient norms: {str(error).splitlines()[0]}")
+                self.notes.append(f"gradient norms: {reason_of(error)}")
 
     # -- at the end ----------------------------------------------------------------------------
 

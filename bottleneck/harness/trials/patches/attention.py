@@ -45,13 +45,11 @@ class FusedAttention(RootPatch):
             raise NotSwitchable("; ".join(self.reasons) or self.nothing_to_do)
 
     def uninstall(self) -> None:
-        """See `Patch`."""
         super().uninstall()
         while self._undo:
             self._undo.pop()()
 
     def takes(self, module: torch.nn.Module) -> bool:
-        """See `RootPatch`."""
         if not super().takes(module):
             return False
         for part in module.modules():
@@ -78,7 +76,6 @@ class FusedAttention(RootPatch):
         return forward
 
     def evidence(self) -> str:
-        """See `Patch`."""
         calls = plural(self._without_weights, "call")
         return f"fused attention switched on in {plural(len(self._undo), 'module')}, no weights in {calls}"
 

@@ -26,12 +26,10 @@ class NoAnomalies(Patch):
     nothing_to_do = "anomaly detection was never switched on"
 
     def __init__(self, *args: Any) -> None:
-        """See `Patch`."""
         super().__init__(*args)
         self._was: tuple[bool, bool] | None = None
 
     def install(self) -> None:
-        """See `Patch`."""
         self.replaced.put(torch, "set_anomaly_enabled", self._make)
 
     def training_begins(self) -> None:
@@ -42,7 +40,6 @@ class NoAnomalies(Patch):
             self.acted(None)
 
     def uninstall(self) -> None:
-        """See `Patch`."""
         super().uninstall()
         if self._was is not None:
             torch.set_anomaly_enabled(*self._was)
@@ -57,7 +54,6 @@ class NoAnomalies(Patch):
         return set_anomaly_enabled
 
     def check(self) -> Applied:
-        """See `Patch`."""
         if torch.is_anomaly_enabled():
             return self.not_applied("anomaly detection was switched on in a way that was not seen")
         return super().check()

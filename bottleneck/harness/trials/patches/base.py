@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ....model.run import JsonValue
 
 SITES_KEPT = 8
-LOOKED_UP = 100
+_LOOKED_UP = 100
 """Calls whose lines are looked up; later ones are only counted."""
 RECOMPILING_STEPS = 3
 """A forward and a backward are compiled apart, and once more where sizes differ."""
@@ -215,7 +215,7 @@ class Patch:
 
     def acted_here(self, **values: JsonValue) -> None:
         """Note that it changed something at the user's line that is running, and keywords as `acted` does."""
-        if self.count < LOOKED_UP:
+        if self.count < _LOOKED_UP:
             self.acted(user_site(), **values)
         else:
             self.count += 1

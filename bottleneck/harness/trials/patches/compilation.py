@@ -19,7 +19,6 @@ from torch.optim import optimizer as optim_module
 from ....model.fix import Beside
 from ....model.verify import Applied, CompilerLook
 from ... import torch_private
-from ...events.replacing import Replacements
 from ...lines.sites import user_site
 from .base import Patch, Program, plural
 from .graph_gradients import GraphGradients
@@ -39,7 +38,6 @@ class _Compiling(RootPatch):
     foresees = True
 
     def __init__(self, *args: Any) -> None:
-        """See `Patch`."""
         super().__init__(*args)
         self._compiled: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
         self._looks = False
@@ -59,7 +57,6 @@ class _Compiling(RootPatch):
         return {name: value for name, value in wanted.items() if value is not None}
 
     def takes(self, module: torch.nn.Module) -> bool:
-        """See `RootPatch`."""
         if not any(p.requires_grad for p in module.parameters()):
             return False
         if torch_private.is_compiled_module(module):
@@ -91,7 +88,6 @@ class _Compiling(RootPatch):
         self._turns += 1
 
     def uninstall(self) -> None:
-        """See `Patch`."""
         super().uninstall()
         for target, ours in self._compiled.items():
             if torch_private.compiled_call(target) is ours:
@@ -122,7 +118,6 @@ class _Compiling(RootPatch):
         self._outside.begin(program.roots)
 
     def foreseen(self) -> str | None:
-        """See `Patch`."""
         self._outside.end()
         try:
             self.switch_off()
@@ -150,7 +145,6 @@ class _Compiling(RootPatch):
         return _with_graphs(self, self.evidence(), self._before)
 
     def evidence(self) -> str:
-        """See `Patch`."""
         told = ", ".join(f"{name}={value!r}" for name, value in self.arguments().items())
         return f"{plural(self.count, 'module')} compiled" + (f" with {told}" if told else "")
 
@@ -171,7 +165,6 @@ class CompileArguments(Patch):
     nothing_to_do = "the script gives nothing to torch.compile"
 
     def install(self) -> None:
-        """See `Patch`."""
         self.replaced.put(torch, "compile", self._make_compile)
 
     def _make_compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -188,7 +181,6 @@ class CompileArguments(Patch):
         self.acted(user_site(), **self.forced)
 
     def check(self) -> Applied:
-        """See `Patch`."""
         if not self.count:
             return self.not_applied()
         return _with_graphs(self, self.evidence())
@@ -215,13 +207,11 @@ class RecompileLimit(CompileArguments):
     why_not_live = "what the compiler has given up stays given up"
 
     def compiles(self, kwargs: dict[str, Any]) -> None:  # noqa: ARG002 - the limit is no keyword
-        """See `CompileArguments`."""
         limit = int(self.option("limit", MANY))
         torch_private.set_recompile_limit(limit)
         self.acted(user_site(), recompile_limit=limit)
 
     def check(self) -> Applied:
-        """See `Patch`."""
         if self.count and torch_private.recompile_limit() != self.values.get("recompile_limit"):
             return self.not_applied("the script set the limit back")
         return super().check()
@@ -240,17 +230,14 @@ class CudaGraphs(_Compiling):
         super()._watch(kinds)
 
     def put_in(self, program: Program) -> None:
-        """See `Patch`."""
         super().put_in(program)
         self._gradients.remember(program)
 
     def uninstall(self) -> None:
-        """See `Patch`."""
         self._gradients.take_out()
         super().uninstall()
 
     def takes(self, module: torch.nn.Module) -> bool:
-        """See `RootPatch`."""
         users = self._users
         if users is None:
             return super().takes(module)
@@ -305,7 +292,6 @@ class _ForcedMode(CompileArguments):
     """It is the other half that compiles something now."""
 
     def compiles(self, kwargs: dict[str, Any]) -> None:
-        """See `CompileArguments`."""
         if self.ours:
             return
         if kwargs.get("backend", "inductor") != "inductor":
@@ -324,14 +310,12 @@ class ReduceOverhead(CudaGraphs):
     after_watches = True
 
     def install(self) -> None:
-        """See `Patch`."""
         super().install()
         users = _ForcedMode(self.options)
         users.install()
         self.join(users)
 
     def uninstall(self) -> None:
-        """See `Patch`."""
         if self._users is not None:
             self._users.uninstall()
         super().uninstall()
@@ -345,7 +329,6 @@ class Regional(_Compiling):
     after_watches = True
 
     def install(self) -> None:
-        """See `Patch`."""
         super().install()
         self._inside = False
         self.replaced.put(torch, "compile", self._make_compile)
@@ -372,7 +355,6 @@ class Regional(_Compiling):
         return compile
 
     def takes(self, module: torch.nn.Module) -> bool:
-        """See `RootPatch`."""
         self.options["blocks"] = True
         self._inside = True
         try:
@@ -381,7 +363,6 @@ class Regional(_Compiling):
             self._inside = False
 
     def evidence(self) -> str:
-        """See `Patch`."""
         return f"{plural(self.count, 'block')} compiled one by one"
 
 
@@ -394,18 +375,15 @@ class CompiledStep(Patch):
     nothing_to_do = "no optimizer of torch made a step"
 
     def __init__(self, *args: Any) -> None:
-        """See `Patch`."""
         super().__init__(*args)
         self._compiled: dict[int, Any] = {}
         """Id of an optimizer -> its compiled step, kept from turn to turn."""
-        self._steps = Replacements()
         self._were: list[OptimizerState] = []
         self._before = Counted()
         self._turns = 0
 
     def install(self) -> None:
-        """See `Patch`."""
-        self._handle: Any = optim_module.register_optimizer_step_pre_hook(self._before_step)
+        self.replaced.hook(optim_module.register_optimizer_step_pre_hook(self._before_step))
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def put_in(self, program: Program) -> None:
@@ -417,10 +395,7 @@ class CompiledStep(Patch):
         self.install()
 
     def uninstall(self) -> None:
-        """See `Patch`."""
         super().uninstall()
-        self._handle.remove()
-        self._steps.undo()
         for was in self._were:
             was.put_back()
         self._were = []
@@ -430,7 +405,6 @@ class CompiledStep(Patch):
         return self.settles if self.is_on and self._turns == 1 else 2
 
     def close(self) -> None:
-        """See `Patch`."""
         if self._compiled:
             _forget([], self._before)
         self._compiled.clear()
@@ -446,7 +420,7 @@ class CompiledStep(Patch):
             return
         if id(optimizer) not in self._compiled:
             self._compiled[id(optimizer)] = self._compile(inner)
-        self._steps.set(optimizer, "step", types.MethodType(self._compiled[id(optimizer)], optimizer))
+        self.replaced.set(optimizer, "step", types.MethodType(self._compiled[id(optimizer)], optimizer))
         self.acted(user_site())
 
     def _compile(self, inner: Any) -> Any:
@@ -461,7 +435,6 @@ class CompiledStep(Patch):
         return optim_module.Optimizer.profile_hook_step(update)
 
     def check(self) -> Applied:
-        """See `Patch`."""
         if not self.count:
             return self.not_applied()
         return _with_graphs(self, f"step() of {plural(self.count, 'optimizer')} compiled", self._before)

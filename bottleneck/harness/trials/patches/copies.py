@@ -14,7 +14,6 @@ import torch
 from ....model.fix import Beside
 from ....model.verify import Applied
 from ...events.hooks import goes_to_device
-from ...lines.sites import user_site
 from .base import NotSwitchable, Patch, Program, plural
 from .loaders import Pinned
 
@@ -32,13 +31,11 @@ class AsyncCopies(Patch):
     nothing_to_do = "no tensor was copied to the device with .to() or .cuda()"
 
     def install(self) -> None:
-        """See `Patch`."""
         self._training = False
         for name in ("to", "cuda"):
             self.replaced.put(torch.Tensor, name, self._make_copy)
 
     def put_in(self, program: Program) -> None:
-        """See `Patch`."""
         if not torch.cuda.is_available():
             raise NotSwitchable("there is no GPU to copy to")
         super().put_in(program)
@@ -56,10 +53,7 @@ class AsyncCopies(Patch):
             source = self._source(tensor)
             if source is None:
                 return original(tensor, *args, **kwargs)
-            if self.count < 1000:
-                self.acted(user_site(), non_blocking=True)
-            else:
-                self.count += 1
+            self.acted_here(non_blocking=True)
             return original(source, *_without_blocking(args, kwargs), **kwargs)
 
         return copy
@@ -72,13 +66,11 @@ class AsyncCopies(Patch):
         return None
 
     def check(self) -> Applied:
-        """See `Patch`."""
         if not torch.cuda.is_available():
             return self.not_applied("there is no GPU to copy to")
         return super().check()
 
     def evidence(self) -> str:
-        """See `Patch`."""
         return f"non_blocking on {plural(self.count, 'copy').replace('copys', 'copies')}"
 
 
@@ -89,13 +81,11 @@ class PinnedCopies(AsyncCopies):
     settles = 3
 
     def __init__(self, *args: Any) -> None:
-        """See `Patch`."""
         super().__init__(*args)
         self._loaders = Pinned(self.options)
         self._pinned: dict[int, tuple[weakref.ref[Any], int, torch.Tensor]] = {}
 
     def install(self) -> None:
-        """See `Patch`."""
         super().install()
         self._pinned.clear()
         self._pinned_bytes = 0
@@ -103,7 +93,6 @@ class PinnedCopies(AsyncCopies):
         self._loaders.install()
 
     def uninstall(self) -> None:
-        """See `Patch`."""
         super().uninstall()
         self._pinned.clear()
         self._loaders.uninstall()
@@ -116,22 +105,18 @@ class PinnedCopies(AsyncCopies):
             self._loaders.switch_on(program)
 
     def take_out(self) -> None:
-        """See `Patch`."""
         super().uninstall()
         self._pinned.clear()
         if self._loaders.is_on:
             self._loaders.switch_off()
 
     def settle_steps(self, program: Program) -> int:
-        """See `Patch`."""
         return self.settles + self._loaders.settle_steps(program)
 
     def close(self) -> None:
-        """See `Patch`."""
         self._loaders.close()
 
     def _source(self, tensor: Any) -> Any:
-        """See `AsyncCopies`."""
         if tensor.is_pinned():
             return tensor
         if tensor.requires_grad or tensor.numel() == 0:
@@ -165,7 +150,6 @@ class PinnedCopies(AsyncCopies):
         self._pinned[key] = (weakref.ref(tensor, gone), tensor._version, pinned)
 
     def check(self) -> Applied:
-        """See `Patch`."""
         if self._loaders.count:
             self.values.update(self._loaders.values)
             self._sites.update(self._loaders._sites)
@@ -174,7 +158,6 @@ class PinnedCopies(AsyncCopies):
         return super().check()
 
     def evidence(self) -> str:
-        """See `Patch`."""
         told = [self._loaders.evidence()] if self._loaders.count else []
         told.append(super().evidence())
         if self._pins:

@@ -30,7 +30,6 @@ class Overlap(Patch):
     nothing_to_do = "no module was put into DistributedDataParallel"
 
     def install(self) -> None:
-        """See `Patch`."""
         self.replaced.put(DistributedDataParallel, "__init__", self._make_init)
 
     def _make_init(self, original: Any) -> Any:
@@ -63,24 +62,20 @@ class NoSync(Patch):
     nothing_to_do = "no module in DistributedDataParallel was trained"
 
     def install(self) -> None:
-        """See `Patch`."""
         self._modules: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._cycle = 0
         self._seen: list[int] = []
         self._broken = False
         self.replaced.put(DistributedDataParallel, "forward", self._make_forward)
-        self._handle: Any = optim_module.register_optimizer_step_pre_hook(self._before_step)
+        self.replaced.hook(optim_module.register_optimizer_step_pre_hook(self._before_step))
 
     def put_in(self, program: Program) -> None:
-        """See `Patch`."""
         super().put_in(program)
         if not program.is_replicated:
             raise NotSwitchable(self.nothing_to_do)
 
     def uninstall(self) -> None:
-        """See `Patch`."""
         super().uninstall()
-        self._handle.remove()
         for module in self._modules:
             module.require_backward_grad_sync = True
 
@@ -123,7 +118,6 @@ class NoSync(Patch):
             self._cycle = recent[0]
 
     def check(self) -> Applied:
-        """See `Patch`."""
         if self._broken:
             return self.not_applied()
         if self._modules and self._cycle == 1:
@@ -131,5 +125,4 @@ class NoSync(Patch):
         return super().check()
 
     def evidence(self) -> str:
-        """See `Patch`."""
         return f"no all-reduce in {plural(self.count, 'micro-step')}, {self._cycle} to an update"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -25,6 +25,14 @@ def _capability() -> int | None:
     return None
 
 
+class Switch(NamedTuple):
+    """One of torch's switches, and where a patch wants it."""
+
+    read: Callable[[], Any]
+    write: Callable[[Any], None]
+    wanted: Any
+
+
 class Flag(Patch):
     """Sets switches and keeps to them; subclasses say which."""
 
@@ -35,32 +43,30 @@ class Flag(Patch):
     needs_gpu: ClassVar[bool] = True
     needs_ampere: ClassVar[bool] = False
 
-    def switches(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], None], Any]]:
-        """Return name -> (read, set, wanted value)."""
+    def switches(self) -> dict[str, Switch]:
+        """Return them by name."""
         raise NotImplementedError
 
     def install(self) -> None:
-        """See `Patch`."""
         self._before: dict[str, Any] = {}
         self._begun = False
 
     def training_begins(self) -> None:
         """Set what is set otherwise now."""
         self._begun = True
-        for name, (read, write, wanted) in self.switches().items():
+        for name, switch in self.switches().items():
             with contextlib.suppress(Exception):
-                now = read()
-                if now != wanted:
+                now = switch.read()
+                if now != switch.wanted:
                     self._before[name] = now
-                    write(wanted)
+                    switch.write(switch.wanted)
 
     def uninstall(self) -> None:
-        """See `Patch`."""
         super().uninstall()
-        for name, (_read, write, _wanted) in self.switches().items():
+        for name, switch in self.switches().items():
             if name in self._before:
                 with contextlib.suppress(Exception):
-                    write(self._before.pop(name))
+                    switch.write(self._before.pop(name))
 
     def check(self) -> Applied:
         """Read the switches back."""
@@ -72,14 +78,11 @@ class Flag(Patch):
             return self.not_applied("training never began")
         if not self._before:
             return self.not_applied("the switch was on already")
-        wrong = [f"{n} is {r()!r}" for n, (r, _w, wanted) in self.switches().items() if r() != wanted]
+        switches = self.switches()
+        wrong = [f"{name} is {s.read()!r}" for name, s in switches.items() if s.read() != s.wanted]
         if wrong:
             return self.not_applied(f"the script set it back: {', '.join(wrong)}")
-        told = [
-            f"{name} {self._before[name]!r} -> {wanted!r}"
-            for name, (_read, _write, wanted) in self.switches().items()
-            if name in self._before
-        ]
+        told = [f"{name} {now!r} -> {switches[name].wanted!r}" for name, now in self._before.items()]
         self.count = len(told)
         return self.applied(", ".join(told))
 
@@ -91,19 +94,11 @@ class MatmulTf32(Flag):
 
     needs_ampere = True
 
-    def switches(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], None], Any]]:
-        """See `Flag`."""
-        precision = self.option("precision", "high")
-        return {
-            "float32_matmul_precision": (
-                torch.get_float32_matmul_precision,
-                torch.set_float32_matmul_precision,
-                precision,
-            )
-        }
+    def switches(self) -> dict[str, Switch]:
+        read, write = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+        return {"float32_matmul_precision": Switch(read, write, self.option("precision", "high"))}
 
     def training_begins(self) -> None:
-        """See `Patch`."""
         self._parts = [(part, part.fp32_precision) for part in _matmuls()]
         super().training_begins()
 
@@ -122,8 +117,7 @@ class CudnnTf32(Flag):
 
     needs_ampere = True
 
-    def switches(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], None], Any]]:
-        """See `Flag`."""
+    def switches(self) -> dict[str, Switch]:
         return {"cudnn.allow_tf32": _cudnn("allow_tf32", wanted=True)}
 
 
@@ -137,8 +131,7 @@ class CudnnBenchmark(Flag):
         "cuDNN keeps the algorithm that it took first for each shape, whatever the switch says later"
     )
 
-    def switches(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], None], Any]]:
-        """See `Flag`."""
+    def switches(self) -> dict[str, Switch]:
         return {"cudnn.benchmark": _cudnn("benchmark", wanted=True)}
 
 
@@ -149,14 +142,11 @@ class NotDeterministic(Flag):
 
     needs_gpu = False
 
-    def switches(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], None], Any]]:
-        """See `Flag`."""
+    def switches(self) -> dict[str, Switch]:
         return {
             "cudnn.deterministic": _cudnn("deterministic", wanted=False),
-            "use_deterministic_algorithms": (
-                torch.are_deterministic_algorithms_enabled,
-                _use_deterministic_algorithms,
-                False,
+            "use_deterministic_algorithms": Switch(
+                torch.are_deterministic_algorithms_enabled, _use_deterministic_algorithms, wanted=False
             ),
         }
 
@@ -168,10 +158,9 @@ class DistributionsUnchecked(Flag):
 
     needs_gpu = False
 
-    def switches(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], None], Any]]:
-        """See `Flag`."""
+    def switches(self) -> dict[str, Switch]:
         read, write = torch_private.distributions_checked, torch_private.check_distributions
-        return {"distributions.checked": (read, write, False)}
+        return {"distributions.checked": Switch(read, write, wanted=False)}
 
 
 def _matmuls() -> list[Any]:
@@ -186,6 +175,6 @@ def _use_deterministic_algorithms(mode: bool) -> None:
     torch.use_deterministic_algorithms(mode, warn_only=warn_only)
 
 
-def _cudnn(name: str, *, wanted: bool) -> tuple[Callable[[], Any], Callable[[Any], None], Any]:
+def _cudnn(name: str, *, wanted: bool) -> Switch:
     cudnn = torch.backends.cudnn
-    return (lambda: getattr(cudnn, name), lambda value: setattr(cudnn, name, value), wanted)
+    return Switch(lambda: getattr(cudnn, name), lambda value: setattr(cudnn, name, value), wanted)

@@ -22,18 +22,12 @@ class GraphGradients(SetToNone):
     """A part of the patch that records CUDA graphs."""
 
     def install(self) -> None:
-        """See `Patch`."""
         super().install()
         self._passes = 0
         self._updates = 0
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self._copies: dict[int, weakref.ref[Any]] = {}
-        self._handle = optim_module.register_optimizer_step_post_hook(self._stepped)
-
-    def uninstall(self) -> None:
-        """See `Patch`."""
-        self._handle.remove()
-        super().uninstall()
+        self.replaced.hook(optim_module.register_optimizer_step_post_hook(self._stepped))
 
     def take_out(self) -> None:
         """What the last graph has written stays the script's, whatever the graphs write later."""
@@ -77,7 +71,6 @@ class GraphGradients(SetToNone):
         return moved
 
     def evidence(self) -> str:
-        """See `Patch`."""
         told = [f"gradients set to None in {plural(self.count, 'call')} of zero_grad"] if self.count else []
         if self._updates:
             told.append(f"gradients copied between the backward passes of {plural(self._updates, 'update')}")

@@ -32,11 +32,9 @@ class NoCollector(Patch):
     for_ranks = True
 
     def install(self) -> None:
-        """See `Patch`."""
         self._rests = self._froze = False
 
     def training_begins(self) -> None:
-        """See `Patch`."""
         if not self._rests:
             self._rests = True
             self._was = gc.isenabled()
@@ -49,7 +47,6 @@ class NoCollector(Patch):
             self.acted(None)
 
     def uninstall(self) -> None:
-        """See `Patch`."""
         super().uninstall()
         if self._rests:
             self._rests = False
@@ -59,7 +56,6 @@ class NoCollector(Patch):
                 gc.enable()
 
     def check(self) -> Applied:
-        """See `Patch`."""
         if self.count and not self._was:
             return self.not_applied("the script disables the collector itself")
         if gc.isenabled():
@@ -91,12 +87,10 @@ class Threads(Patch):
     is_guarded = True
 
     def install(self) -> None:
-        """See `Patch`."""
         self._wanted = int(self.option("threads", usable_cores()))
         self._before: int | None = None
 
     def training_begins(self) -> None:
-        """See `Patch`."""
         now = torch.get_num_threads()
         if now != self._wanted:
             self._before = now
@@ -104,20 +98,17 @@ class Threads(Patch):
             self.acted(None, threads=self._wanted)
 
     def put_in(self, program: Program) -> None:
-        """See `Patch`."""
         super().put_in(program)
         if self._before is None:
             raise NotSwitchable(f"there are {plural(self._wanted, 'intra-op thread')} already")
 
     def uninstall(self) -> None:
-        """See `Patch`."""
         super().uninstall()
         if self._before is not None and torch.get_num_threads() == self._wanted:
             torch.set_num_threads(self._before)
         self._before = None
 
     def check(self) -> Applied:
-        """See `Patch`."""
         now = torch.get_num_threads()
         if now != self._wanted:
             return self.not_applied(f"the script set {plural(now, 'thread')} again")
@@ -135,7 +126,6 @@ class OneNode(Patch):
     why_not_live = "threads that run already stay on their cores, and memory on its node"
 
     def install(self) -> None:
-        """See `Patch`."""
         nodes = [_cores(path) for path in sorted(NODES.glob("node[0-9]*/cpulist"))]
         nodes = [node for node in nodes if node]
         if len(nodes) < 2:
@@ -151,13 +141,11 @@ class OneNode(Patch):
         self.acted(None, cores=len(best))
 
     def uninstall(self) -> None:
-        """See `Patch`."""
         super().uninstall()
         if self.count:
             os.sched_setaffinity(0, self._before)
 
     def evidence(self) -> str:
-        """See `Patch`."""
         return f"bound to {plural(int(str(self.values['cores'])), 'core')} of one node"
 
 
@@ -183,11 +171,9 @@ class OwnChange(Patch):
     says = ("{} of the change in use", "file")
 
     def install(self) -> None:
-        """See `Patch`."""
         self._cwd = Path.cwd()  # the script may go elsewhere
 
     def check(self) -> Applied:
-        """See `Patch`."""
         files = set(self.options.get("files", ()))
         python = {file for file in files if file.endswith(".py")}
         named = (getattr(module, "__dict__", {}).get("__file__") for module in list(sys.modules.values()))

@@ -37,14 +37,12 @@ class LoaderPatch(Patch):
     nothing_to_do = "no DataLoader was built"
 
     def __init__(self, *args: Any) -> None:
-        """See `Patch`."""
         super().__init__(*args)
         self._signature = inspect.signature(DataLoader.__init__)
         self._before: dict[str, set[str]] = {}
         self._second: SecondLoader | None = None
 
     def install(self) -> None:
-        """See `Patch`."""
         self.replaced.put(DataLoader, "__init__", self._make_init)
 
     def put_in(self, program: Program) -> None:
@@ -72,7 +70,6 @@ class LoaderPatch(Patch):
             self._second.stop()
 
     def close(self) -> None:
-        """See `Patch`."""
         if self._second is not None:
             self._second.close()
             self._second = None
@@ -85,7 +82,6 @@ class LoaderPatch(Patch):
         return self.settles + (depth_of(program.loader) if program.loader is not None else 0)
 
     def check(self) -> Applied:
-        """See `Patch`."""
         if self._second is not None and (self._second.failure or not self.count):
             return self.not_applied(self._second.failure or "no batch was read while it was on")
         return super().check()
@@ -127,7 +123,6 @@ class LoaderPatch(Patch):
         return int(self._given(given, "num_workers") or 0)
 
     def evidence(self) -> str:
-        """See `Patch`."""
         told = [
             f"{name} {'/'.join(sorted(before))} -> {self.values[name]!r}"
             for name, before in self._before.items()
@@ -319,7 +314,6 @@ class AtOnce(LoaderPatch):
         return {}
 
     def evidence(self) -> str:
-        """See `Patch`."""
         return f"whole batches with one call on {plural(self.count, 'DataLoader')}"
 
 
@@ -337,11 +331,9 @@ class RowsAtOnce(Dataset[Any]):
         return getattr(self._rows, name)
 
     def __len__(self) -> int:
-        """See `Dataset`."""
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
-        """See `Dataset`."""
         return self._rows[index]
 
     def __getitems__(self, indices: Sequence[int]) -> Any:

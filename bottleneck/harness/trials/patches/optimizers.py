@@ -17,6 +17,7 @@ import torch
 from torch.optim import optimizer as optim_module
 
 from ....model.verify import Applied
+from ....runs.store import reason_of
 from ... import torch_private
 from ...lines.sites import user_site
 from .base import NotSwitchable, Patch, Program
@@ -37,16 +38,13 @@ class Flavour(Patch):
     settles = 2
 
     def __init__(self, *args: Any) -> None:
-        """See `Patch`."""
         super().__init__(*args)
         self._local = _Local()
         self._changed: list[weakref.ref[Any]] = []
         self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
         self._were: list[OptimizerState] = []
-        self._handle: Any = None
 
     def install(self) -> None:
-        """See `Patch`."""
         self._watch_steps()
         for kind in vars(torch.optim).values():
             if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
@@ -76,11 +74,7 @@ class Flavour(Patch):
             raise NotSwitchable("; ".join(self.reasons) or "no optimizer of torch.optim trains")
 
     def uninstall(self) -> None:
-        """See `Patch`."""
         super().uninstall()
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
         for was in self._were:
             was.put_back()
         self._were.clear()
@@ -88,7 +82,7 @@ class Flavour(Patch):
 
     def _watch_steps(self) -> None:
         self._stepped.clear()
-        self._handle = optim_module.register_optimizer_step_post_hook(self._note_step)
+        self.replaced.hook(optim_module.register_optimizer_step_post_hook(self._note_step))
 
     def _takes(self, optimizer: Any) -> bool:
         name = type(optimizer).__name__
@@ -145,7 +139,7 @@ class Flavour(Patch):
                     original(*bound.args, **bound.kwargs)
                 except (RuntimeError, ValueError, TypeError) as error:
                     # Parameters that this implementation cannot take: the script's own choice stands.
-                    self.passed(f"{kind.__name__} refuses {self.keyword}: {str(error).splitlines()[0]}")
+                    self.passed(f"{kind.__name__} refuses {self.keyword}: {reason_of(error)}")
                     bound.arguments.clear()
                     bound.arguments.update(as_given)
                     return original(*bound.args, **bound.kwargs)  # type: ignore[no-any-return]
@@ -202,12 +196,10 @@ class _Dropping(Patch):
     """Gradients are dropped that the script would keep: what had one gets one again, of zeros."""
 
     def __init__(self, *args: Any) -> None:
-        """See `Patch`."""
         super().__init__(*args)
         self._had: list[weakref.ref[Any]] = []
 
     def put_in(self, program: Program) -> None:
-        """See `Patch`."""
         super().put_in(program)
         self.remember(program)
 
@@ -238,7 +230,6 @@ class SetToNone(_Dropping):
     nothing_to_do = "no gradients were filled with zeros"
 
     def install(self) -> None:
-        """See `Patch`."""
         self.replaced.put_disabled(torch.optim.Optimizer, "zero_grad", self._make_zero_grad)
         self.replaced.put(torch.nn.Module, "zero_grad", self._make_zero_grad)
 
@@ -260,22 +251,13 @@ class DropAfterStep(_Dropping):
     nothing_to_do = "after the optimizer's step no gradient was left"
 
     def install(self) -> None:
-        """See `Patch`."""
-        self._handle = optim_module.register_optimizer_step_post_hook(self._drop)
-
-    def uninstall(self) -> None:
-        """See `Patch`."""
-        self._handle.remove()
-        super().uninstall()
+        self.replaced.hook(optim_module.register_optimizer_step_post_hook(self._drop))
 
     def _drop(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        dropped = 0
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.grad = None
-                    dropped += 1
-        if dropped:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if any(parameter.grad is not None for parameter in parameters):
             self.acted_here()
+        for parameter in parameters:
+            parameter.grad = None

@@ -52,24 +52,17 @@ class RareReads(Patch):
     settles = 2
     nothing_to_do = "no number was read from the device during training"
 
-    def __init__(self, *args: Any) -> None:
-        """See `Patch`."""
-        super().__init__(*args)
-        self._handle: Any = None
-
     def install(self) -> None:
-        """See `Patch`."""
         self._every = int(self.option("every", STEPS_BETWEEN))
         self._lines: dict[_Place, _Line] = {}
         self._places: dict[tuple[CodeType, int], _Place] = {}
         self._step = 0
         self._training = False
-        self._handle = optim_module.register_optimizer_step_post_hook(self._stepped)
+        self.replaced.hook(optim_module.register_optimizer_step_post_hook(self._stepped))
         for name in ("item", "__float__"):
             self.replaced.put(torch.Tensor, name, self._make_read)
 
     def put_in(self, program: Program) -> None:
-        """See `Patch`."""
         if torch_private.device_kind() == "cpu":
             raise NotSwitchable("on a CPU nothing waits for a read")
         super().put_in(program)
@@ -77,13 +70,6 @@ class RareReads(Patch):
     def training_begins(self) -> None:
         """What is read before is read once."""
         self._training = True
-
-    def uninstall(self) -> None:
-        """See `Patch`."""
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
-        super().uninstall()
 
     def _stepped(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not _is_compiling():
@@ -122,7 +108,6 @@ class RareReads(Patch):
         return place
 
     def evidence(self) -> str:
-        """See `Patch`."""
         return f"{plural(self.count, 'read')} left out, one every {plural(self._every, 'step')} made"
 
 

@@ -35,7 +35,6 @@ class RootPatch(Patch):
     nothing_to_do = "no module with parameters was called"
 
     def install(self) -> None:
-        """See `Patch`."""
         self._watch({torch.nn.Module})
 
     def put_in(self, program: Program) -> None:
@@ -113,7 +112,6 @@ class Bf16(RootPatch):
         self._seen = False
 
     def takes(self, module: torch.nn.Module) -> bool:
-        """See `RootPatch`."""
         if not super().takes(module):
             return False
         device = next(module.parameters()).device.type
@@ -128,7 +126,6 @@ class Bf16(RootPatch):
         return True
 
     def around(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-        """See `RootPatch`."""
         self.note_call(module)
         device = next(module.parameters()).device.type
         with torch.autocast(device, torch.bfloat16):
@@ -137,7 +134,6 @@ class Bf16(RootPatch):
         return _cast(outputs)
 
     def evidence(self) -> str:
-        """See `Patch`."""
         halves = ", which returned bfloat16" if self._seen else ""
         return f"autocast(bfloat16) around {plural(self.count, 'module')}{halves}"
 
@@ -148,7 +144,6 @@ class ChannelsLast(RootPatch):
     fix = "FX310"
 
     def __init__(self, *args: Any) -> None:
-        """See `Patch`."""
         super().__init__(*args)
         self._changed: list[weakref.ref[Any]] = []
         self._were: list[tuple[weakref.ref[Any], tuple[int, ...]]] = []
@@ -186,7 +181,6 @@ class ChannelsLast(RootPatch):
         self._optimizers = ()
 
     def takes(self, module: torch.nn.Module) -> bool:
-        """See `RootPatch`."""
         images = [p for p in module.parameters() if p.dim() == 4 and p.shape[2] * p.shape[3] > 1]
         if not images:
             self.passed("it has no convolution weights")
@@ -207,7 +201,6 @@ class ChannelsLast(RootPatch):
         return True
 
     def around(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-        """See `RootPatch`."""
         self.note_call(module)
         return original(
             module,
@@ -241,7 +234,6 @@ class ChannelsLast(RootPatch):
         return value
 
     def check(self) -> Applied:
-        """See `Patch`."""
         modules = [m for m in (reference() for reference in self._changed) if m is not None]
         kept = [
             p.is_contiguous(memory_format=torch.channels_last)
@@ -254,7 +246,6 @@ class ChannelsLast(RootPatch):
         return super().check()
 
     def evidence(self) -> str:
-        """See `Patch`."""
         return f"channels_last on {plural(self.count, 'module')} and {plural(self._inputs, 'input')}"
 
 
