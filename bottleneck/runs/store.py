@@ -37,9 +37,9 @@ def final_name(working: Path) -> Path:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an error as the reason of an artefact that failed: its kind, and the first line it says."""
+    """Return an error on one line: its kind, and the first line of what it says, if it says anything."""
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def write_atomically(path: Path, data: bytes) -> None:

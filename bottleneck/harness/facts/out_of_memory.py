@@ -23,10 +23,10 @@ from ...clocks import epoch_ns
 from ...files import json_of
 from ...model.run import SourceSite
 from ...model.snapshot import FAILURE_SUFFIX, SNAPSHOT_SUFFIX, NotedFailure
-from ...runs.store import Store, write_atomically
+from ...runs.store import Store, reason_of, write_atomically
 from .. import torch_private
 from ..lines.frames import site_in, stack_of
-from ..lines.sites import is_library
+from ..lines.sites import site_of_error
 from .memory_notes import NoteBook, notes_path
 
 ARTEFACT = "out-of-memory"
@@ -74,7 +74,7 @@ class FailureWatch:
             return
         if type(error).__name__ == "OutOfMemoryError":
             failure = _failure(torch.cuda.current_device(), 0, None, None, self._where())
-            self._dump(msgspec.structs.replace(failure, site=_raised_at(error)))
+            self._dump(msgspec.structs.replace(failure, site=site_of_error(error)))
 
     def _failed(self, device: int, requested: int, limit: int, free: int) -> None:
         """The allocator gives up: called before the exception, on the thread that allocates."""
@@ -85,7 +85,7 @@ class FailureWatch:
             self._dump(_failure(device, requested, limit, free, self._where()))
         except Exception as error:
             with contextlib.suppress(Exception):
-                self._store.artefact(ARTEFACT, "failed", reason=f"{type(error).__name__}: {error}")
+                self._store.artefact(ARTEFACT, "failed", reason=reason_of(error))
         finally:
             self._busy = False
 
@@ -120,18 +120,6 @@ def _failure(
         step=step,
         window=window,
     )
-
-
-def _raised_at(error: BaseException) -> SourceSite | None:
-    """The innermost line of the user's that the exception passed through."""
-    found: SourceSite | None = None
-    trace = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if not is_library(code.co_filename):
-            found = SourceSite(file=code.co_filename, line=trace.tb_lineno, function=code.co_name)
-        trace = trace.tb_next
-    return found
 
 
 def _site(thread: int | None) -> SourceSite | None:

@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ...model.run import ScriptOutcome
+from ...runs.store import reason_of
 
 if TYPE_CHECKING:
     from ...runs.store import Store
@@ -64,7 +65,7 @@ def outcome_of(
     return ScriptOutcome(
         how="raised",
         exit_code=1,
-        exception=_one_line(error),
+        exception=reason_of(error),
         out_of_memory=is_out_of_memory(error),
         notes=notes,
     )
@@ -95,8 +96,3 @@ def is_out_of_memory(error: BaseException) -> bool:
             "CUBLAS_STATUS_ALLOC_FAILED",
         )
     )
-
-
-def _one_line(error: BaseException) -> str:
-    text = str(error).strip().split("\n", 1)[0]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

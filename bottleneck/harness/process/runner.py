@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ...runs.plan import Plan, decode_plan
+from ...runs.store import reason_of
 from . import relaunches
 from .session import Session
 from .stopping import StopRun
@@ -48,7 +49,7 @@ def main(working_folder: str | None) -> None:
     except BaseException as error:
         if session.stopper.under_way:
             # What a `finally` of the script raised while it was being stopped is our doing.
-            session.note(f"while stopping, the script raised {describe(error)}")
+            session.note(f"while stopping, the script raised {reason_of(error)}")
             _leave(session)
         if session.was_trying(error):
             _leave(session)
@@ -138,12 +139,6 @@ def strip_frames(trace: types.TracebackType | None) -> types.TracebackType | Non
         entry = kept.pop()
         rest = types.TracebackType(rest, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return rest
-
-
-def describe(error: BaseException) -> str:
-    """Return type and message of an exception on one line."""
-    text = str(error).strip().split("\n", 1)[0]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _first_path(plan: Plan, working_folder: str) -> str:

@@ -14,6 +14,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from ...model.verify import Applied, Trial, TrialFacts
+from ...runs.store import reason_of
 from ..imports import ImportWatch
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class TrialRun:
             try:
                 patch.install()
             except Exception as error:
-                self._failed[patch.fix] = f"{type(error).__name__}: {error}"
+                self._failed[patch.fix] = reason_of(error)
                 with contextlib.suppress(Exception):
                     patch.uninstall()
 
@@ -93,7 +94,7 @@ class TrialRun:
                 try:
                     patch.training_begins()
                 except Exception as error:
-                    self._failed[patch.fix] = f"{type(error).__name__}: {error}"
+                    self._failed[patch.fix] = reason_of(error)
 
     def conclude(self) -> None:
         """Check the patches and write what is known; after the timed steps, or when the script ended."""
@@ -111,7 +112,7 @@ class TrialRun:
                 norms = self._book.norms()
             except Exception as error:
                 # After a fault of the device nothing on it can be read any more.
-                notes.append(f"losses: {type(error).__name__}: {str(error).splitlines()[0]}")
+                notes.append(f"losses: {reason_of(error)}")
             notes += self._book.notes
             dtype = self._book.dtype
         facts = TrialFacts(
@@ -132,7 +133,7 @@ class TrialRun:
         try:
             return patch.check()
         except Exception as error:
-            return patch.not_applied(f"could not be checked: {type(error).__name__}: {error}")
+            return patch.not_applied(f"could not be checked: {reason_of(error)}")
 
     def uninstall(self) -> None:
         """Take the patches that lie around the agent's hooks off; `finish` takes the others."""

@@ -50,4 +50,4 @@ def test_what_a_statement_of_the_script_raises_is_told_from_what_fails(function:
         names[function]()
     assert raised_by_script(raised.value) is own
     told = told_of_error(raised.value)
-    assert told.startswith(f"{type(raised.value).__name__}: ") and ", in /home/me/train.py:" in told
+    assert told.startswith(type(raised.value).__name__) and ", in /home/me/train.py:" in told

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from torch_bottleneck.harness.trials.batches import BatchTape
+from torch_bottleneck.harness.trials.losses import LossBook
 from torch_bottleneck.harness.trials.state import KeptState
 
 
@@ -190,3 +191,21 @@ def test_a_batch_that_cannot_be_copied_is_a_reason() -> None:
     next(iterator)
     assert "TypeError" in tape.problem
     tape.close()
+
+
+def test_a_norm_that_cannot_be_taken_is_a_note_even_where_the_error_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise NotImplementedError
+
+    monkeypatch.setattr(torch, "_foreach_norm", refuse)
+    book = LossBook()
+    book.install()
+    try:
+        parameter = nn.Parameter(torch.ones(2))
+        parameter.grad = torch.ones(2)
+        torch.optim.SGD([parameter], 0.1).step()
+    finally:
+        book.uninstall()
+    assert book.notes == ["gradient norms: NotImplementedError"]
