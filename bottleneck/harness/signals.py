@@ -1,7 +1,7 @@
 """Signals of the script's: threads that we start must not take them, and forks must not lose them. No torch.
 
-In: `signals_go_elsewhere()` around the start of a thread; `HeldSignal` around a fork. Out: the thread has
-every signal blocked; the signal arrives when the child is as it would be without us.
+In: `signals_go_elsewhere()` around the start of a thread, or `call_later`; `HeldSignal` around a fork. Out:
+the thread has every signal blocked; the signal arrives when the child is as it would be without us.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
@@ -23,6 +23,15 @@ def signals_go_elsewhere() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def call_later(seconds: float, call: Callable[..., object], *args: object) -> threading.Timer:
+    """Have a thread of ours call this after so many seconds, unless it is cancelled or the process ends."""
+    timer = threading.Timer(seconds, call, args=args)
+    timer.daemon = True
+    with signals_go_elsewhere():
+        timer.start()
+    return timer
 
 
 class HeldSignal:

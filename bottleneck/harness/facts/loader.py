@@ -11,6 +11,7 @@ import os
 import shutil
 import traceback
 import weakref
+from collections import Counter, defaultdict
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -18,9 +19,9 @@ from torch.utils.data._utils import worker as torch_worker
 
 from ...clocks import perf_counter_ns
 from ...model.run import LoaderFacts, SourceSite
-from ...runs.store import RAW_RECORDS, Store
+from ...runs.store import RAW_RECORDS, Store, reason_of
 from ..events.replacing import Replacements
-from ..lines.line_sampler import Line, LineSampler, merge
+from ..lines.line_sampler import Line, LineSampler
 from ..lines.sites import user_site
 from .loader_facts import LoaderRecord, are_twins, arguments_of, facts_of, told_by_iterator
 from .loader_starts import Making, Sending
@@ -103,7 +104,7 @@ class LoaderWatch:
             self._note_fetch(iteration.loader, iteration, wait_ms, step_index, window)
             iteration.loader.no_grad += not grad
         except Exception as error:
-            self._problem = f"{type(error).__name__}: {error}"
+            self._problem = reason_of(error)
 
     def exhausted(self, *, wait_ms: float, step_index: int) -> None:
         """Note that a fetch found no further batch: of the iterator that gave the last one."""
@@ -118,7 +119,7 @@ class LoaderWatch:
             facts = loader.facts
             loader.batches.note(batch, tensors, several_workers=facts.iterable and facts.num_workers > 1)
         except Exception as error:
-            self._problem = f"{type(error).__name__}: {error}"
+            self._problem = reason_of(error)
 
     def loader_of(self, iterator: object) -> Any:
         """Return the DataLoader that this iterator belongs to, if it lives and was seen; else None."""
@@ -155,19 +156,18 @@ class LoaderWatch:
         begun: dict[int, list[Begun]] = {}
         for number, worker in read_begun(self._folder):
             begun.setdefault(number, []).append(worker)
-        lines: dict[int, dict[Line, int]] = {
-            loader.number: loader.sampler.counts.copy()
-            for loader in self._loaders
-            if loader.sampler is not None
-        }
+        lines: defaultdict[int, Counter[Line]] = defaultdict(Counter)
+        for loader in self._loaders:
+            if loader.sampler is not None:
+                lines[loader.number].update(loader.sampler.counts.copy())
         for number, counts in read_lines(self._folder):
-            lines[number] = merge([lines.get(number, {}), counts])
+            lines[number].update(counts)
         return [
             facts_of(
                 loader,
                 workers=workers.get(loader.number, []),
                 begun=begun.get(loader.number, []),
-                lines=lines.get(loader.number, {}),
+                lines=lines[loader.number],
             )
             for loader in self._loaders
         ]

@@ -7,14 +7,13 @@ name of what is called, and the loops around it. Source is read when all has bee
 from __future__ import annotations
 
 import ast
-import linecache
 import sys
 from functools import lru_cache
 from types import CodeType
 from typing import Any, NamedTuple
 
 from .sites import is_library
-from .step_loops import loops_around
+from .step_loops import loops_around, tree_of
 
 _LONGEST = 60
 _INSTRUCTION_BYTES = 2
@@ -116,11 +115,7 @@ def _node_at(file: str, position: Position) -> ast.expr | None:
 def _expressions(file: str) -> dict[tuple[Any, Any], list[ast.expr | ast.For]]:
     """Return the expressions and loops of a file by where they end, and by line; outer ones first."""
     out: dict[tuple[Any, Any], list[ast.expr | ast.For]] = {}
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
-        return out
-    for node in ast.walk(tree):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, (ast.expr, ast.For)):
             out.setdefault((node.end_lineno, node.end_col_offset), []).append(node)
             out.setdefault(("line", node.lineno), []).append(node)

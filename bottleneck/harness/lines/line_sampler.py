@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable
 
 from ...clocks import monotonic, sleep
 from ...model.run import SiteTime, SourceSite
@@ -105,15 +104,6 @@ def as_sites(counts: dict[Line, int], *, share_of_ms: float | None = None) -> li
         )
         for site, parts in sorted(lines.items(), key=lambda item: -sum(item[1].values()))
     ]
-
-
-def merge(parts: Iterable[dict[Line, int]]) -> dict[Line, int]:
-    """Add up the counts of several samplers."""
-    total: dict[Line, int] = {}
-    for counts in parts:
-        for line, count in counts.items():
-            total[line] = total.get(line, 0) + count
-    return total
 
 
 def rows_share(counts: dict[Line, int]) -> float | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import linecache
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from types import FrameType
 from typing import Any, TypeAlias
 
 from .sites import is_library, names_in
+from .step_loops import tree_of
 
 _Loop: TypeAlias = ast.For | ast.AsyncFor | ast.While
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -72,10 +72,6 @@ def _loops_of(frame: FrameType) -> Iterator[tuple[_Loop, Mapping[str, Any]]]:
 @lru_cache(maxsize=64)
 def _loops(file: str) -> dict[int, list[_Loop]]:
     """Return the loops of a file by the first line of their function, 0 for none; outer ones come first."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
-        return {}
     found: dict[int, list[_Loop]] = {}
 
     def gather(node: ast.AST, scope: int) -> None:
@@ -88,7 +84,7 @@ def _loops(file: str) -> dict[int, list[_Loop]]:
                 found.setdefault(scope, []).append(child)
             gather(child, inner)
 
-    gather(tree, 0)
+    gather(tree_of(file), 0)
     return found
 
 

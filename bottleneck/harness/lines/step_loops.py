@@ -109,14 +109,18 @@ def loops_around(file: str, line: int, *, since: int) -> tuple[tuple[int, int], 
     return tuple(sorted(found, key=lambda loop: (loop[0], -loop[1])))
 
 
+def tree_of(file: str) -> ast.Module:
+    """Return the source of a file as a tree, an empty one where it is not to be had."""
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError, RecursionError):
+        return ast.parse("")
+
+
 def _scopes(file: str) -> list[list[_Found]]:
     """Return the loops of a file, by function; nothing where its source is not to be had."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
-        return []
     scopes: list[list[_Found]] = [[]]
-    _collect(tree, scopes[0], scopes)
+    _collect(tree_of(file), scopes[0], scopes)
     return [scope for scope in scopes if scope]
 
 

@@ -8,11 +8,10 @@ of the garbage collector runs (ours among them): what its handler raises there i
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 
 from ..events.replacing import Replacements
-from ..signals import signals_go_elsewhere
+from ..signals import call_later
 
 SECONDS = 0.01
 """For the finaliser to end: raised again inside it, the exception would be dropped again."""
@@ -45,9 +44,6 @@ class Dropped:
         error = dropped.exc_value
         call = self._again(error) if error is not None else None
         if call is not None:
-            timer = threading.Timer(SECONDS, call)
-            timer.daemon = True
-            with signals_go_elsewhere():
-                timer.start()
+            call_later(SECONDS, call)
         else:
             self._previous(dropped)

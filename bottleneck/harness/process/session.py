@@ -22,7 +22,7 @@ from ...runs.plan import beginning_run
 from ...runs.store import Store, reason_of
 from ...runs.tasks import certain_task, this_task
 from ..imports import ImportWatch
-from ..signals import HeldSignal
+from ..signals import HeldSignal, call_later
 from ..trials.trial import TrialRun
 from .dropped import Dropped
 from .outcome import TERMINATED, outcome_of, process_group, read_machine
@@ -267,9 +267,7 @@ class Session:
 
     def _end_now(self, reason: str) -> NoReturn:
         """Last resort of the stopper: keep what there is, then end the process."""
-        timer = threading.Timer(END_SECONDS, os._exit, args=(0,))
-        timer.daemon = True
-        timer.start()
+        call_later(END_SECONDS, os._exit, 0)
         self.note(f"{reason}; the process was ended")
         self._ended_by_us = True
         self.close(None)

@@ -60,7 +60,8 @@ class Stopper:
         self._grace_seconds = grace_seconds
         self._patience_seconds = patience_seconds
         self._pid = os.getpid()
-        self._wake: signal.Signals | int | None = None
+        self.wake: signal.Signals | int | None = None
+        """The signal by which a child that was stopped tells this process so."""
         self._before_raise: list[Callable[[], None]] = []
         self._at_first_safe_point: Callable[[], None] | None = None
         self._last_resort: Callable[[str], NoReturn] | None = None
@@ -97,11 +98,6 @@ class Stopper:
         """Set what ends the process when unwinding does not: gets the reason, must not return."""
         self._last_resort = call
 
-    @property
-    def wake(self) -> int | None:
-        """The signal by which a child that was stopped tells this process so."""
-        return self._wake
-
     def follow_children(self, alive: Callable[[], bool]) -> None:
         """Stop this process too when its children were stopped; `alive` says whether any runs on."""
         self._children_alive = alive
@@ -111,10 +107,6 @@ class Stopper:
         calls, self._before_raise = self._before_raise, []
         for call in calls:
             call()
-
-    def end_now(self, reason: str) -> NoReturn:
-        """End the process from a thread of ours: the program hangs in something that we asked of it."""
-        self._end(reason)
 
     def request(self) -> None:
         """Ask for a stop at the next safe point; the capture is complete."""
@@ -176,15 +168,15 @@ class Stopper:
         number = candidate - 3 if candidate is not None else signal.SIGUSR2
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, self._on_wake)
-            self._wake = number
+            self.wake = number
 
     def uninstall_signals(self) -> None:
         """Put the handlers back that `install_signals` replaced; main thread only."""
         if signal.getsignal(signal.SIGINT) == self._on_sigint:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        if self._wake is not None and signal.getsignal(self._wake) == self._on_wake:
-            signal.signal(self._wake, signal.SIG_DFL)
-        self._wake = None
+        if self.wake is not None and signal.getsignal(self.wake) == self._on_wake:
+            signal.signal(self.wake, signal.SIG_DFL)
+        self.wake = None
 
     def interrupt(self) -> None:
         """Ctrl-C: the first stops the capture and the script, the second kills at once.
@@ -237,8 +229,8 @@ class Stopper:
                 quiet_since = monotonic()
         self.reason = "done"
         main = threading.main_thread().ident
-        if self._wake is not None and main is not None:
-            signal.pthread_kill(main, self._wake)
+        if self.wake is not None and main is not None:
+            signal.pthread_kill(main, self.wake)
 
     # -- raising -----------------------------------------------------------------------------
 
@@ -249,7 +241,7 @@ class Stopper:
             self.prepare()
             self._start_thread(self._watch)
         if self.raises > self._max_raises:
-            self._end("the script swallowed every stop")
+            self.end_now("the script swallowed every stop")
         if threading.current_thread() is not threading.main_thread():
             self._leave_from_thread()
         raise StopRun
@@ -265,20 +257,21 @@ class Stopper:
         threading.excepthook = silent
         self._thread = threading.get_ident()
         main = threading.main_thread().ident
-        if self._wake is not None and main is not None and self.raises == 1:
-            signal.pthread_kill(main, self._wake)
+        if self.wake is not None and main is not None and self.raises == 1:
+            signal.pthread_kill(main, self.wake)
 
     def _lose_patience(self) -> None:
         sleep(self._patience_seconds)
         main = threading.main_thread().ident
-        if not self.under_way and self._wake is not None and main is not None and not self._released:
-            signal.pthread_kill(main, self._wake)
+        if not self.under_way and self.wake is not None and main is not None and not self._released:
+            signal.pthread_kill(main, self.wake)
 
     def _watch(self) -> None:
         if not self._gone.wait(self._grace_seconds):
-            self._end("the script did not leave within the grace time after the stop")
+            self.end_now("the script did not leave within the grace time after the stop")
 
-    def _end(self, reason: str) -> NoReturn:
+    def end_now(self, reason: str) -> NoReturn:
+        """End the process from whatever thread: the program hangs, or does not let itself be stopped."""
         if self._last_resort is not None:
             self._last_resort(reason)
         os._exit(0)

@@ -22,7 +22,7 @@ from ...runs.asking import TRIALS, ask
 from ...runs.store import reason_of, write_atomically
 from .. import torch_private
 from ..lines.sites import raised_by_script, told_of_error
-from ..signals import signals_go_elsewhere
+from ..signals import call_later
 from ..windows.meeting import gather
 from .isolation import NotPrivateError, isolate, tell_of_effects
 from .private_copy import OwnPasses, make_copy, wait_for
@@ -142,7 +142,7 @@ class Trying:
             self.leave_copy()
             return False
         self._buffer.guard = self._window.guard
-        self._watchdog = _timer(request.seconds + GRACE_SECONDS, self._give_up)
+        self._watchdog = call_later(request.seconds + GRACE_SECONDS, self._give_up)
         return True
 
     def _ask(self) -> TrialRequest | None:
@@ -201,7 +201,7 @@ class Trying:
         self._stopper.prepare()
         OwnPasses(loader_of).install()
         tell_of_effects(self._would_show, allowed=self._store.working)
-        self._first_step = _timer(
+        self._first_step = call_later(
             max(FIRST_STEP_SECONDS, FIRST_STEP_STEPS * step_ms / 1e3),
             lambda: self.end("the script does not go on in a copy of its process: its threads are not there"),
         )
@@ -278,14 +278,6 @@ class _Ranks:
         """Return what each of them says, in their order; None where one does not answer."""
         self._asked += 1
         return gather(f"trials/{self._asked}", own, kind=Any)
-
-
-def _timer(seconds: float, call: Callable[[], None]) -> threading.Timer:
-    timer = threading.Timer(seconds, call)
-    timer.daemon = True
-    with signals_go_elsewhere():
-        timer.start()
-    return timer
 
 
 def _none_tried(request: TrialRequest, reason: str) -> TriedFixes:

@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import torch_private
 from ..events.replacing import Replacements
-from .state import put_back_random, random_states
+from .patches.seeded_batches import put_back_random, random_states
 
 
 class BatchTape:
@@ -22,7 +22,7 @@ class BatchTape:
     def __init__(self) -> None:
         self.problem = ""
         """Why the batches cannot be repeated."""
-        self._batches: list[tuple[Any, Any, dict[str, Any]]] = []
+        self._batches: list[tuple[Any, Any, tuple[Any, ...]]] = []
         """Each after the dataset that it was read from, before the random states at its handing out."""
         self._recording = False
         self._with_random = True
@@ -71,7 +71,7 @@ class BatchTape:
                     _, batch, random = self._batches[self._next]
                     self._next += 1
                     if self._with_random:
-                        put_back_random(random)
+                        put_back_random(*random)
                     return copy.deepcopy(batch)
             batch = original(iterator)
             if self._recording:

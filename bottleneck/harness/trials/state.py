@@ -7,14 +7,13 @@ are put back in place. Copies lie on the device where it has room for them, othe
 from __future__ import annotations
 
 import copy
-import random
-import sys
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from .. import torch_private
+from .patches.seeded_batches import put_back_random, random_states
 
 _ROOM = 2
 """Free device memory, in sizes of the state, from which on copies stay on the device."""
@@ -45,6 +44,8 @@ class KeptState:
         self._states = [self._of(optimizer) for optimizer in self._optimizers]
         self._scaler_state = copy.deepcopy(scaler.state_dict()) if scaler is not None else None
         self._random = random_states()
+        on_cpu = torch_private.device_kind() == "cpu"
+        self._device_random = [] if on_cpu else torch.cuda.get_rng_state_all()
 
     def put_back(self) -> None:
         """Make everything as it was."""
@@ -56,7 +57,9 @@ class KeptState:
             self._put_back(optimizer, states, groups)
         if self._scaler is not None:
             self._scaler.load_state_dict(copy.deepcopy(self._scaler_state))
-        put_back_random(self._random)
+        put_back_random(*self._random)
+        if self._device_random:
+            torch.cuda.set_rng_state_all(self._device_random)
 
     def _kept(self, tensor: Any) -> Any:
         return tensor.detach().clone() if self._on_device else tensor.detach().to("cpu", copy=True)
@@ -116,24 +119,3 @@ def _fits(tensors: Iterable[Any], optimizers: Iterable[Any]) -> bool:
     free, _ = torch.cuda.mem_get_info()
     unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     return bool(size * _ROOM < free + unused)
-
-
-def random_states() -> dict[str, Any]:
-    """Return the states of Python's, numpy's and torch's random numbers, the devices' included."""
-    states: dict[str, Any] = {"random": random.getstate(), "torch": torch.get_rng_state()}
-    if torch_private.device_kind() != "cpu":
-        states["device"] = torch.cuda.get_rng_state_all()
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        states["numpy"] = numpy.random.get_state()
-    return states
-
-
-def put_back_random(states: dict[str, Any]) -> None:
-    """Have random numbers go on as from when their states were taken."""
-    random.setstate(states["random"])
-    torch.set_rng_state(states["torch"])
-    if "device" in states:
-        torch.cuda.set_rng_state_all(states["device"])
-    if "numpy" in states:
-        sys.modules["numpy"].random.set_state(states["numpy"])

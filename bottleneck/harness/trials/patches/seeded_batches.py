@@ -52,14 +52,23 @@ class SeededBatches:
 
 @contextlib.contextmanager
 def random_numbers_kept() -> Iterator[None]:
-    """Put the streams of random, numpy and torch (CPU) back afterwards."""
-    numpy = sys.modules.get("numpy")
-    kept = (random.getstate(), torch.get_rng_state())
-    kept_numpy = numpy.random.get_state() if numpy is not None else None
+    """Put the streams of random, torch (CPU) and numpy back afterwards."""
+    kept = random_states()
     try:
         yield
     finally:
-        random.setstate(kept[0])
-        torch.set_rng_state(kept[1])
-        if numpy is not None:
-            numpy.random.set_state(kept_numpy)
+        put_back_random(*kept)
+
+
+def random_states() -> tuple[Any, Any, Any]:
+    """Return where the streams of random, torch (CPU) and numpy stand; the last is None without numpy."""
+    numpy = sys.modules.get("numpy")
+    return random.getstate(), torch.get_rng_state(), None if numpy is None else numpy.random.get_state()
+
+
+def put_back_random(of_python: Any, of_torch: Any, of_numpy: Any) -> None:
+    """Put the streams back to what `random_states` returned."""
+    random.setstate(of_python)
+    torch.set_rng_state(of_torch)
+    if of_numpy is not None:
+        sys.modules["numpy"].random.set_state(of_numpy)
