@@ -239,4 +239,34 @@ images = torch.as_tensor(images, dtype=torch.float32)""",
         verify="Loss follows the old curve; step time and memory fall.",
         sources=(docs("generated/torch.set_default_dtype.html", "torch.set_default_dtype"),),
     ),
+    Fix(
+        id="FX322",
+        title="Compute in float32 on the CPU",
+        addresses=("BN313",),
+        what_to_change="Autocast, .half() and torch_dtype=torch.float16 are for GPUs. On a CPU keep the"
+        " parameters in float32 and enter autocast only where the device is a GPU.",
+        when=(
+            given("device.kind", "==", "cpu", "training runs on the CPU"),
+            *seen("math.half", "in", ["float16", "bfloat16"], "it computes in 16 bits"),
+        ),
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="Parameters and activations take twice the memory.",
+        what_if=WhatIf.SINGLE_PRECISION,
+        basis="the rates of a matrix product in both types, measured on this machine",
+        code="""\
+import torch
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+with torch.autocast(device.type, enabled=device.type == "cuda"):
+    loss = loss_fn(model(inputs), targets)""",
+        undo="Enter autocast on every device.",
+        verify="Loss follows the old curve; step time falls.",
+        can_try=True,
+        arithmetic=Arithmetic.BF16,
+        sources=(
+            docs("amp.html#cpu-op-specific-behavior", "torch.amp, CPU op-specific behaviour"),
+            source("https://github.com/pytorch/pytorch/issues/118499", "Autocast on cpu dramatically slow"),
+            source("https://github.com/huggingface/transformers/issues/34692", "float16 models on the CPU"),
+        ),
+    ),
 )

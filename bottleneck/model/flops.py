@@ -124,3 +124,27 @@ def count_flops(calls: Iterable[OperatorCall]) -> tuple[dict[str, float], dict[s
         kind = next((d for d, s in zip(call.dtypes, call.shapes, strict=False) if len(s) > 1), "")
         by_dtype[_DTYPES.get(kind, kind.rpartition("::")[2] or "unknown")] += flops
     return dict(by_dtype), dict(by_operator), lost
+
+
+_FACTORS = {
+    "aten::mm": (0, 1),
+    "aten::bmm": (0, 1),
+    "aten::addmm": (1, 2),
+    "aten::_addmm_activation": (1, 2),
+    "aten::baddbmm": (1, 2),
+}
+"""Matrix product -> the places of its two factors among the arguments."""
+_MOST_PRODUCTS = 4
+
+
+def largest_products(calls: Iterable[OperatorCall]) -> list[tuple[int, int, int, int]]:
+    """Return the matrix products that most FLOPs are in, at most four: (rows, inner, columns, how many)."""
+    made: dict[tuple[int, int, int], int] = defaultdict(int)
+    for call in calls:
+        if call.name not in _FACTORS:
+            continue
+        left, right = (call.shapes[i] for i in _FACTORS[call.name])
+        if len(left) >= 2 and len(right) >= 2:
+            made[left[-2], left[-1], right[-1]] += _size(left[:-2])
+    largest = sorted(made, key=lambda shape: -_size(shape) * made[shape])
+    return [(*shape, made[shape]) for shape in largest[:_MOST_PRODUCTS]]

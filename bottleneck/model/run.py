@@ -341,7 +341,8 @@ class Run(_Record, frozen=True, kw_only=True):
     """GPU runs: measured bandwidth of a pinned host-to-device copy, GB/s (1e9)."""
     pageable_gbps: float | None = None
     matmul_tflops: dict[str, float] = {}
-    """GPU runs: measured dense matmul rate by dtype: fp32, tf32, bf16, fp16; empty if not run."""
+    """Measured dense matmul rate by dtype: fp32, tf32, bf16, fp16; empty if not run. CPU runs: only where the
+    script computes in 16 bits, fp32 and that type, at the shapes of the step's largest products."""
     flops: FlopCount | None = None
     """None: not counted; the reason is under "flops" in `artefacts`."""
     artefacts: dict[str, Artefact] = {}
@@ -377,6 +378,8 @@ class FlopCount(_Record, frozen=True, kw_only=True):
     by_operator: dict[str, float] = {}
     operators: list[str] = []
     """Operators whose FLOPs are counted, found or not."""
+    products: list[tuple[int, int, int, int]] = []
+    """Of the matrix products in the first step, those with most FLOPs: (rows, inner, columns, how many)."""
 
 
 class Production(_Record, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
-"""Double precision: the training computes in float64.
+"""Precision of the parameters and of the math: float64 anywhere, 16 bits on a CPU.
 
-In: facts. Out: finding BN310.
+In: facts. Out: findings BN310 and BN313.
 """
 
 from __future__ import annotations
@@ -57,5 +57,58 @@ class DoublePrecision(Analyzer):
             evidence=[Evidence(text="parameters are float64", source="optimizer's parameters")],
             sites=[item.site for item in facts.run.optimizers],
             not_this="float32 changes the numerics: compare losses before keeping it.",
+            note=answer is None,
+        )
+
+
+class HalfPrecisionOnCpu(Analyzer):
+    """The CPU computes in float16 or bfloat16.
+
+    What it means
+        Few CPUs multiply matrices in 16 bits: bfloat16 needs AVX512_BF16 or AMX, float16 needs
+        AVX512_FP16 or AMX_FP16. Without these units each product is converted or computed number
+        by number, and takes many times as long as in float32. With them, small products may still
+        take longer. Autocast also casts inputs and weights in every forward.
+
+    How it is measured
+        The type that autocast computes in, or else that of most parameters. After the capture the
+        step's largest matrix products are timed in that type and in float32, on this machine.
+
+    What it costs you
+        The step with its matrix products at the rate of float32, and without the casts. The finding
+        is not there if the products would take longer than the casts do.
+
+    What it is not
+        Not mixed precision on a GPU, where 16 bits are the fastest.
+
+    What to do
+        Compute in float32 where training runs on a CPU.
+
+    Source
+        PyTorch documentation, torch.amp, CPU op-specific behaviour; pytorch/pytorch issues 118499
+        and 146508.
+    """
+
+    code = "BN313"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Report 16 bits on a CPU."""
+        kind = facts.context.get("math.half")
+        if facts.run is None or not isinstance(kind, str):
+            return
+        answer = facts.ask(WhatIf.SINGLE_PRECISION)
+        if answer is None and facts.run.matmul_tflops:
+            return
+        title = f"The CPU computes in {kind}"
+        if answer is not None:
+            title += f"; at the rate of float32 the step would take {ms(answer.step_ms)}"
+        rates = ", ".join(f"{name} {1e3 * rate:.1f}" for name, rate in facts.run.matmul_tflops.items())
+        yield self.finding(
+            facts,
+            title,
+            answer=answer,
+            evidence=[Evidence(text=f"matrix products: {rates or 'not measured'} GFLOP/s", source="probe")],
+            sites=facts.sites("forward") or [item.site for item in facts.run.optimizers],
+            not_this="On a GPU 16 bits are faster.",
             note=answer is None,
         )

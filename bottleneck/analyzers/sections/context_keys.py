@@ -51,6 +51,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "cudnn.allow_tf32": "bool",
     "cudnn.benchmark": "bool",
     "cudnn.deterministic": "bool",
+    "math.half": 'str: "float16" or "bfloat16", in which a CPU run computes',
     "autocast.dtype": 'str: "none", "bfloat16", "float16"',
     "optimizer.cls": "str",
     "dispatch.in_optimizer": "float: of all dispatch, that of an optimizer of torch's (CPU runs; else 0)",

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from torch import profiler
 
-from ...model.flops import COUNTED, count_flops
+from ...model.flops import COUNTED, count_flops, largest_products
 from ...model.run import FlopCount
 from ...runs.store import Store, reason_of
 from .. import profile_forks
@@ -116,6 +116,7 @@ class FlopStep:
             by_dtype=by_dtype,
             by_operator=by_operator,
             operators=sorted(COUNTED),
+            products=largest_products(calls),
         )
 
     def forked(self) -> None:

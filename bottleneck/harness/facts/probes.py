@@ -1,18 +1,21 @@
 """Small measurements on the spot, taken between the windows: what one thing costs on this machine.
 
-In: a machine that the script is using. Out: the dispatch cost of a small operator (CPU runs);
-copy bandwidths and matmul rates (GPU runs). About 0.2 s in all; the script's random state,
+In: a machine that the script is using. Out: the dispatch cost of a small operator (CPU runs), and, where
+the script computes in 16 bits there, matmul rates; copy bandwidths and matmul rates (GPU runs). About
+0.2 s in all; the script's random state,
 precision and current stream are as before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 
 import torch
 
 from ...clocks import perf_counter_ns
+from ...model.run import Run
 from ...runs.store import Store
 from .. import torch_private
 
@@ -20,10 +23,17 @@ ROUNDS = 15
 CALLS = 60
 COPY_BYTES = 32 << 20
 MATMUL_SIZE = 4096
+CPU_MATMUL = (256, 256, 256)
+"""Rows, inner, columns: 34 million operations, 0.5 ms at 70 GFLOP/s, and 30 ms in a type that takes 60 times
+as long. Larger products are timed with fewer rows."""
+CPU_MATMUL_NS = 5_000_000
+"""For each product and type, if it is not longer once."""
 SHARED_ELEMENTS = 1 << 16
 """Of an elementwise operator: torch divides from 32768 elements on (at::internal::GRAIN_SIZE)."""
 SHARED_SECONDS = 0.1
 """For each number of threads: an interruption of 4 ms is 4 % of it."""
+HALVES = {"float16": ("fp16", torch.float16), "bfloat16": ("bf16", torch.bfloat16)}
+"""Types of 16 bits -> the name of their rate, and themselves."""
 NEEDED_FREE_BYTES = 2 << 30
 """Below this much free device memory nothing is allocated for a probe."""
 
@@ -37,6 +47,10 @@ def measure(store: Store, *, over: bool) -> None:
         return
     if torch_private.device_kind() == "cpu":
         store.update(dispatch_ns=dispatch_ns(), plain_dispatch_ns=plain_dispatch_ns())
+        kinds = _halves(store.run)
+        if kinds:
+            products = store.run.flops.products if store.run.flops is not None else ()
+            store.update(matmul_tflops=cpu_matmul_tflops(kinds, products))
         if over:
             store.update(parallel_us=parallel_us())
         return
@@ -157,6 +171,46 @@ def matmul_tflops() -> dict[str, float]:
     finally:
         torch.set_float32_matmul_precision(before)
     return rates
+
+
+def _halves(run: Run) -> list[str]:
+    """Return the 16-bit types that parameters have or autocast computes in, by their names in torch."""
+    seen = {run.settings.get("autocast.dtype"), *(each.parameter_dtype for each in run.optimizers)}
+    return [name for name in HALVES if name in seen]
+
+
+def cpu_matmul_tflops(
+    kinds: Iterable[str], products: Sequence[tuple[int, int, int, int]] = ()
+) -> dict[str, float]:
+    """Return the rate of matrix products on the CPU in fp32 and in some of `HALVES` (1e12 FLOP/s).
+
+    `products`: (rows, inner, columns, how many) of a step's; the rate is that of all of them together. Small
+    ones may be slower in 16 bits where large ones are faster.
+    """
+    rates: dict[str, float] = {}
+    products = products or ((*CPU_MATMUL, 1),)
+    whole = sum(2.0 * math.prod(product) for product in products)
+    for name, dtype in (("fp32", torch.float32), *(HALVES[kind] for kind in kinds)):
+        spent_ns = 0.0
+        for rows, inner, columns, count in products:
+            fewer = max(1, min(rows, math.prod(CPU_MATMUL) // (inner * columns)))
+            spent_ns += count * rows / fewer * _product_ns(fewer, inner, columns, dtype)
+        rates[name] = whole / spent_ns / 1e3
+    return rates
+
+
+def _product_ns(rows: int, inner: int, columns: int, dtype: torch.dtype) -> int:
+    """Return the least time of a product, once it is warm."""
+    left = torch.ones(rows, inner, dtype=dtype, device="cpu")
+    right = torch.ones(inner, columns, dtype=dtype, device="cpu")
+    times: list[int] = []
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        torch.mm(left, right)
+        while sum(times) < CPU_MATMUL_NS:
+            began = perf_counter_ns()
+            torch.mm(left, right)
+            times.append(perf_counter_ns() - began)
+    return min(times)
 
 
 def _device_ms(call: Callable[[], object]) -> float:

@@ -61,6 +61,10 @@ class Amounts:
     seams_per_step: float = 0.0
     attention: float = 0.0
     """Attention's operators, which grow with the square of the length."""
+    scores: float = 0.0
+    """Softmax and mask of attention that is not fused."""
+    casts: float = 0.0
+    """Copies into another type, and their backward, where autocast is on."""
     loop: LoopPrice | None = None
     """The Python loop that takes most of the step."""
     in_loss: float | None = None
@@ -103,6 +107,24 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
             Edit(work=dict.fromkeys((Work.MATH, Work.MEMORY, Work.UPDATE), 1.0 - _DOUBLE_OVER_SINGLE)),
             "half of the operators' work: half the bytes, and twice the numbers in each vector register",
         )
+    if facts.half is not None:
+        kind, share, rate = facts.half
+        yield Question(
+            WhatIf.SINGLE_PRECISION,
+            Edit(
+                work={Work.MATH: 1.0 + share * (rate - 1.0)},
+                gone=amount_gone(program, amounts.casts, (Work.DISPATCH, Work.MEMORY)),
+            ),
+            f"matrix products in {kind} ({percent(share)} of their FLOPs) at the rate of float32, "
+            f"{1 / rate:.2g} times that of {kind} on this machine"
+            + (f"; without {ms(amounts.casts)} of casts" if amounts.casts > 0 else ""),
+        )
+    yield Question(
+        WhatIf.FUSED_ATTENTION,
+        Edit(gone=amount_gone(program, amounts.scores, (Work.MEMORY,))),
+        "without the operators that write the scores again (softmax and mask, forward and backward); the "
+        "products stay",
+    )
     yield from _fused_optimizer(facts, program, amounts.updates)
     yield Question(
         WhatIf.RECOMPUTE_GONE,

@@ -48,6 +48,10 @@ from .spans import cpu_spans
 from .steady import steady_ns
 
 _ATTENTION = re.compile(r"^aten::_scaled_dot_product_\w+$")
+_CASTS = re.compile(r"^(aten::_to_copy|ToCopyBackward0)$")
+_SCORES = re.compile(r"^aten::(_softmax|_softmax_backward_data|masked_fill_)$")
+_SOFTMAX = "aten::_softmax"
+_PRODUCTS = re.compile(r"^aten::(bmm|baddbmm)$")
 _WAIT_FOR_EACH_OTHER = 4.0
 """Times that sharing out an operator of 20 us takes longer than not doing so: dividing it costs 5 to 20 us
 between threads that are all scheduled."""
@@ -351,6 +355,8 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
             unrecorded=_unrecorded(trace) if facts.frozen_inside else 0.0,
             tables=operator_ms(trace, segments, "aten::embedding_dense_backward"),
             attention=operator_ms(trace, segments, _ATTENTION) * scale,
+            scores=_scores_ms(trace, segments) * scale,
+            casts=operator_ms(trace, segments, _CASTS) * scale if facts.casts else 0.0,
             anomalies=anomaly_ms(trace, segments, plain_ns=plain_ns) * scale if plain_ns else 0.0,
             seams_per_step=sum(not seam.backward for seam in seams) / max(1, segments.steps),
             in_loss=recorded_in_loss(trace) if facts.tree is not None else None,
@@ -375,6 +381,15 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
         replay=Replay(program),
         amounts=amounts,
     )
+
+
+def _scores_ms(trace: Trace, segments: Segments) -> float:
+    """Return the profiled ms per step in softmax and mask of attention that is written out (BN304)."""
+    if trace.knows(re.compile("_scaled_dot_product_(?!attention_math)")):
+        return 0.0
+    if not (operator_ms(trace, segments, _SOFTMAX) and operator_ms(trace, segments, _PRODUCTS)):
+        return 0.0
+    return operator_ms(trace, segments, _SCORES)
 
 
 def _unrecorded(trace: Trace) -> float:

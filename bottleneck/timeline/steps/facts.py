@@ -137,6 +137,31 @@ class Facts:
         return float(value) if isinstance(value, (int, float)) else 0.0
 
     @property
+    def half(self) -> tuple[str, float, float] | None:
+        """A type of 16 bits that a CPU run computes in, as far as its rate was measured.
+
+        Returns (its name, its share of the counted FLOPs, its rate over that of float32); None where there is
+        none.
+        """
+        if self.run is None or on_gpu(self.run):
+            return None
+        rates, counted = self.run.matmul_tflops, self.run.flops
+        single = rates.get("fp32", 0.0)
+        for kind, short in (("float16", "fp16"), ("bfloat16", "bf16")):
+            if single > 0 and rates.get(short, 0.0) > 0:
+                flops = counted.flops if counted is not None else 0.0
+                share = counted.by_dtype.get(kind, 0.0) / flops if counted is not None and flops else 1.0
+                return kind, share, rates[short] / single
+        return None
+
+    @property
+    def casts(self) -> bool:
+        """Autocast is on in a run without a GPU."""
+        if self.run is None or on_gpu(self.run):
+            return False
+        return self.run.settings.get("autocast.dtype") in ("float16", "bfloat16")
+
+    @property
     def padding_share(self) -> float:
         """Padded positions over all of a typical batch; 0 where no padding was seen."""
         loader = training_loader(self.loaders)

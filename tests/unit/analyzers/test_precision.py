@@ -1,10 +1,10 @@
-"""Training in float64 is priced where the price is known, and noted where it is not."""
+"""Training in float64, 16 bits on a CPU: what is said, and where nothing is."""
 
 from __future__ import annotations
 
 import pytest
 
-from torch_bottleneck.analyzers.findings.precision import DoublePrecision
+from torch_bottleneck.analyzers.findings.precision import DoublePrecision, HalfPrecisionOnCpu
 from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.run import OptimizerFacts, Run, SourceSite
 
@@ -33,3 +33,17 @@ def test_float64_on_a_gpu_is_a_note_without_a_price():
 @pytest.mark.parametrize("context", [{"optimizer.parameter_dtype": "float32"}, {}])
 def test_other_or_unknown_dtypes_are_no_finding(context):
     assert not list(DoublePrecision().find(facts("cpu", context=context, run=RUN)))
+
+
+def test_16_bits_on_a_cpu_are_a_finding_where_they_cost_time_or_nothing_was_measured():
+    context = {"math.half": "float16"}
+    run = Run(optimizers=RUN.optimizers, matmul_tflops={"fp32": 0.08, "fp16": 0.003})
+    (found,) = HalfPrecisionOnCpu().find(
+        facts("cpu", saves={WhatIf.SINGLE_PRECISION: 40.0}, context=context, run=run)
+    )
+    assert (found.cost_ms, found.sites, found.note) == (40.0, (SITE,), False)
+    assert "fp32 80.0, fp16 3.0" in found.evidence[0].text
+    assert not list(HalfPrecisionOnCpu().find(facts("cpu", context=context, run=run)))
+    (found,) = HalfPrecisionOnCpu().find(facts("cpu", context=context, run=RUN))
+    assert (found.cost_ms, found.note) == (None, True)
+    assert not list(HalfPrecisionOnCpu().find(facts("cpu", context={}, run=run)))

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ from torch_bottleneck.harness.process.outcome import is_out_of_memory
 from torch_bottleneck.harness.process.saves import SaveGuard
 from torch_bottleneck.harness.process.session import begin_in_child
 from torch_bottleneck.harness.windows.phases import PhaseClock
-from torch_bottleneck.model.run import CompileFacts
+from torch_bottleneck.model.run import CompileFacts, OptimizerFacts, Run
 from torch_bottleneck.runs.environment import usable_cores
 from torch_bottleneck.runs.plan import Plan
 from torch_bottleneck.runs.store import Store
@@ -483,3 +484,34 @@ def test_the_save_guard_goes_without_a_trace(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert SaveGuard
+
+
+def test_a_product_is_timed_in_the_16_bits_that_a_script_computes_in(tmp_path: Path) -> None:
+    store = Store(
+        tmp_path / "run", run=Run(optimizers=[OptimizerFacts(cls="SGD", parameter_dtype="float32")])
+    )
+    probes.measure(store, over=False)
+    assert store.run.matmul_tflops == {}
+    optimizer = OptimizerFacts(cls="SGD", parameter_dtype="float16")
+    store.update(settings={"autocast.dtype": "bfloat16"}, optimizers=[optimizer])
+    before = torch.get_rng_state()
+    probes.measure(store, over=False)
+    assert set(store.run.matmul_tflops) == {"fp32", "bf16", "fp16"}
+    assert all(rate > 0 for rate in store.run.matmul_tflops.values())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_of_products_on_a_cpu_those_that_are_too_large_are_timed_with_fewer_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[tuple[int, ...]] = []
+    ones = torch.ones
+
+    def noted(*shape: int, **options: Any) -> torch.Tensor:
+        made.append(shape)
+        return ones(*shape, **options)
+
+    monkeypatch.setattr(torch, "ones", noted)
+    rates = probes.cpu_matmul_tflops(["bfloat16"], [(100_000, 64, 64, 3), (1, 8, 2, 9)])
+    assert made == 2 * [(4096, 64), (64, 64), (1, 8), (8, 2)]
+    assert set(rates) == {"fp32", "bf16"}

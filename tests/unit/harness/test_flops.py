@@ -30,6 +30,17 @@ def test_a_linear_layer_takes_three_products_forward_and_backward() -> None:
     assert found.step == 3
 
 
+def test_the_products_with_most_flops_are_kept_with_how_many_there_were() -> None:
+    def work() -> None:
+        for rows in (2, 3, 4, 5):
+            F.linear(torch.ones(rows, 8), torch.ones(6, 8), torch.ones(6))
+        for _ in range(3):
+            torch.ones(5, 8) @ torch.ones(8, 6)
+        torch.bmm(torch.ones(10, 7, 4), torch.ones(10, 4, 9))
+
+    assert counted(work).products == [(7, 4, 9, 10), (5, 8, 6, 4), (4, 8, 6, 1), (3, 8, 6, 1)]
+
+
 @pytest.mark.parametrize(
     ("rows", "steps", "mean"), [((6, 6, 9, 9), 2, 6), ((2, 6, 10, 14, 90), 4, 8), ((3, 3), 2, 3)]
 )

@@ -844,6 +844,22 @@ def test_anomaly_detection_stays_off_however_it_is_asked_for(put_in: Callable[..
     assert found.sites[0].file == __file__
 
 
+@pytest.mark.parametrize("context", [torch.autocast, torch.amp.autocast])
+def test_autocast_does_nothing_on_the_cpu_however_it_is_entered(
+    put_in: Callable[..., Patch], context: Any
+) -> None:
+    patch = put_in("FX322")
+    linear, x = nn.Linear(4, 4), torch.randn(2, 4)
+    with context("cpu", dtype=torch.bfloat16):
+        assert linear(x).dtype is torch.float32
+    assert not torch.is_autocast_enabled("cpu")
+    with context("cpu", dtype=torch.bfloat16, enabled=False):
+        assert linear(x).dtype is torch.float32
+    found = patch.check()
+    assert (found.state, found.evidence) == ("applied", "autocast left off in 1 context")
+    assert found.sites[0].file == __file__
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_what_is_checkpointed_is_computed_once(put_in: Callable[..., Patch], reentrant: bool) -> None:
     patch = put_in("FX214")

@@ -104,7 +104,10 @@ class Script:
         for _ in range(2 if self.fix == "FX602" else 1):
             x = self.batches[self.step_number % len(self.batches)].to(DEVICE)
             self.step_number += 1
-            with torch.autograd.set_detect_anomaly(self.fix == "FX512"):
+            with (
+                torch.autograd.set_detect_anomaly(self.fix == "FX512"),
+                torch.autocast("cpu", torch.bfloat16, enabled=self.fix == "FX322"),
+            ):
                 loss = self.model(x).square().mean()
                 loss.backward()
         if self.fix == "FX204":
@@ -130,6 +133,7 @@ REPLACED: tuple[tuple[Any, str], ...] = (
     (torch, "compile"),
     (torch, "set_anomaly_enabled"),
     (gc, "collect"),
+    (torch.autocast, "__enter__"),
     *torch_private.checkpoint_ways(),
     *((kind, "_next_data") for kind in torch_private.batch_sources()),
     (nn.parallel.DistributedDataParallel, "forward"),

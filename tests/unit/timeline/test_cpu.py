@@ -15,6 +15,7 @@ from torch_bottleneck.model.doubt import DoubtCode
 from torch_bottleneck.model.run import (
     BatchFacts,
     CompileFacts,
+    FlopCount,
     GraphBreak,
     HostFacts,
     LoaderFacts,
@@ -786,6 +787,76 @@ def test_anomaly_detection_costs_the_stacks_of_the_forward_and_the_checks_of_the
     assert WhatIf.ANOMALIES_IGNORED not in off.what_ifs
     compiled = off.what_ifs[WhatIf.COMPILED].saves_ms - found.what_ifs[WhatIf.COMPILED].saves_ms
     assert compiled == pytest.approx(min(0.92, off.what_ifs[WhatIf.COMPILED].saves_ms), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("rates", "by_dtype", "saves_ms"),
+    [
+        ({"fp32": 0.10, "fp16": 0.01}, {"float16": 8e6, "float32": 2e6}, 0.8 * 0.72),
+        ({"fp32": 0.10, "fp16": 0.01}, {}, 0.8 * 0.9),
+        ({"fp32": 0.10, "bf16": 0.20}, {"bfloat16": 8e6}, None),
+        ({}, {"float16": 8e6}, None),
+    ],
+)
+def test_products_in_16_bits_are_priced_by_the_rates_of_this_machine(
+    rates: dict[str, float], by_dtype: dict[str, float], saves_ms: float | None
+):
+    rows = [
+        ("forward", "label", 0.0, 1000.0),
+        ("aten::mm", "op", 0.0, 800.0),
+        ("aten::add", "op", 800.0, 200.0),
+    ]
+    run, kept = run_of(1.0, {"forward": 1.0})
+    flops = FlopCount(step=1, flops=sum(by_dtype.values()), by_dtype=by_dtype)
+    run = msgspec.structs.replace(run, matmul_tflops=rates, flops=flops)
+    found = read(make_trace(rows), make_steps([(0, 1000)]), true_ms=1.0, run=run, kept=kept)
+    if saves_ms is None:
+        assert WhatIf.SINGLE_PRECISION not in found.what_ifs
+    else:
+        assert found.what_ifs[WhatIf.SINGLE_PRECISION].saves_ms == pytest.approx(saves_ms, rel=0.01)
+
+
+@pytest.mark.parametrize(("rate", "saves_ms"), [(0.1, 0.2), (0.2, None)])
+def test_autocast_on_a_cpu_is_priced_by_its_casts_and_by_what_products_take_without(
+    rate: float, saves_ms: float | None
+):
+    rows = [
+        ("forward", "label", 0.0, 1000.0),
+        ("aten::to", "op", 0.0, 200.0),
+        ("aten::_to_copy", "op", 0.0, 200.0),
+        ("aten::copy_", "op", 0.0, 200.0),
+        ("aten::mm", "op", 200.0, 800.0),
+    ]
+    run, kept = run_of(1.0, {"forward": 1.0})
+    run = msgspec.structs.replace(run, matmul_tflops={"fp32": 0.10, "bf16": rate})
+    run = msgspec.structs.replace(run, settings={"autocast.dtype": "bfloat16"})
+    found = read(make_trace(rows), make_steps([(0, 1000)]), true_ms=1.0, run=run, kept=kept)
+    if saves_ms is None:
+        assert WhatIf.SINGLE_PRECISION not in found.what_ifs
+    else:
+        assert found.what_ifs[WhatIf.SINGLE_PRECISION].saves_ms == pytest.approx(saves_ms, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("names", "saves_ms"),
+    [
+        (("aten::bmm", "aten::_softmax", "aten::bmm"), 0.3),
+        (("aten::mm", "aten::_softmax", "aten::mm"), None),
+        (("aten::bmm", "aten::_softmax", "aten::_scaled_dot_product_flash_attention_for_cpu"), None),
+    ],
+)
+def test_attention_that_is_written_out_is_priced_by_what_goes_over_its_scores_again(
+    names: tuple[str, ...], saves_ms: float | None
+):
+    times = ((0.0, 300.0), (300.0, 300.0), (600.0, 400.0))
+    rows = [("forward", "label", 0.0, 1000.0)]
+    rows += [(name, "op", at, us) for name, (at, us) in zip(names, times, strict=True)]
+    run, kept = run_of(1.0, {"forward": 1.0})
+    found = read(make_trace(rows), make_steps([(0, 1000)]), true_ms=1.0, run=run, kept=kept)
+    if saves_ms is None:
+        assert WhatIf.FUSED_ATTENTION not in found.what_ifs
+    else:
+        assert found.what_ifs[WhatIf.FUSED_ATTENTION].saves_ms == pytest.approx(saves_ms, rel=0.02)
 
 
 def test_a_sparse_gradient_saves_the_tables_share_of_the_update_and_making_it():

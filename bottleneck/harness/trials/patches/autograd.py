@@ -1,11 +1,12 @@
-"""Patches of what autograd is asked to do beside differentiating: look for NaN, compute things twice.
+"""Patches of what autograd is asked to do beside differentiating: look for NaN, cast, compute things twice.
 
-In: `torch.set_anomaly_enabled`, which all ways of detecting anomalies lead to; the two ways in which
-`torch.utils.checkpoint` computes things twice. Out: the same training without.
+In: `torch.set_anomaly_enabled`, which all ways of detecting anomalies lead to; autocast; the two ways in
+which `torch.utils.checkpoint` computes things twice. Out: the same training without.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -57,6 +58,36 @@ class NoAnomalies(Patch):
         if torch.is_anomaly_enabled():
             return self.not_applied("anomaly detection was switched on in a way that was not seen")
         return super().check()
+
+
+class NoAutocastOnCpu(Patch):
+    """Autocast does nothing on the CPU."""
+
+    fix = "FX322"
+    live = True
+    for_ranks = True
+    is_guarded = True
+    says = ("autocast left off in {}", "context")
+    nothing_to_do = "autocast was never entered: the parameters have 16 bits themselves"
+
+    def install(self) -> None:
+        """See `Patch`."""
+        self.replaced.put(torch.autocast, "__enter__", self._make)
+
+    def _make(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def enter(context: Any) -> Any:
+            entered = original(context)
+            # What it was before, `__exit__` has kept.
+            if context.device == "cpu" and torch.is_autocast_enabled("cpu"):
+                torch.set_autocast_enabled("cpu", False)
+                if self.count < MANY:
+                    self.acted(user_site())
+                else:
+                    self.count += 1
+            return entered
+
+        return enter
 
 
 class NoCheckpoints(Patch):
