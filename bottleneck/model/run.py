@@ -345,6 +345,8 @@ class Run(_Record, frozen=True, kw_only=True):
     script computes in 16 bits, fp32 and that type, at the shapes of the step's largest products."""
     flops: FlopCount | None = None
     """None: not counted; the reason is under "flops" in `artefacts`."""
+    masks: MaskFacts | None = None
+    """None: fused attention was not called, or not looked at."""
     artefacts: dict[str, Artefact] = {}
     """Keys: trace, memory, compile, loader, and one per failed piece of the capture."""
     overhead: Overhead = Overhead()
@@ -362,6 +364,18 @@ class Run(_Record, frozen=True, kw_only=True):
     def window(self, name: str) -> Window | None:
         """Return the window of that name, or None when the capture never reached it."""
         return next((w for w in self.windows if w.name == name), None)
+
+
+class MaskFacts(_Record, frozen=True, kw_only=True):
+    """Masks of fused attention, over the steps in which FLOPs were counted."""
+
+    calls: int
+    masked: int = 0
+    """Calls with a mask that needs no gradient."""
+    idle: int = 0
+    """Of these, those whose mask masked nothing."""
+    sites: list[SiteTime] = []
+    """The user's lines of the latter, the most frequent first."""
 
 
 class FlopCount(_Record, frozen=True, kw_only=True):

@@ -288,6 +288,8 @@ def test_code_runs(fix: Fix, training: dict[str, Any]) -> None:
         training["inputs"], training["weights"] = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
     if fix.id == "FX514":
         training |= {"p": torch.rand(4, 3), "y": torch.tensor([0, 2, 1, 1])}
+    if fix.id == "FX323":
+        training |= {"lengths": torch.tensor([4]), "mask": torch.ones(4, 4, dtype=torch.bool)}
     if fix.id == "FX513":
         training |= {"features": 4, "hidden": 8, "inputs": torch.randn(2, 3, 4)}
     exec(compile(fix.code, fix.id, "exec"), training)

@@ -174,6 +174,47 @@ class AttentionMaterialises(Analyzer):
         )
 
 
+class MaskWithoutEffect(Analyzer):
+    """Attention gets a mask that masks nothing.
+
+    What it means
+        A mask that is True everywhere, or is added and 0 everywhere, changes no score, but is read
+        for each of them. On a GPU it also keeps flash attention from being used.
+
+    How it is measured
+        The masks of all calls of scaled_dot_product_attention, looked at in the steps in which
+        FLOPs are counted. Not in compiled code.
+
+    What it costs you
+        Not known from a trace. A trial runs the step without these masks.
+
+    What it is not
+        Not a mask that hides padding in some of the batches: pass one for those only.
+
+    What to do
+        Pass attn_mask=None where no position is masked, as with one sequence per batch, or sequences
+        of one length. Use is_causal=True instead of a causal mask.
+
+    Source
+        PyTorch documentation of scaled_dot_product_attention; Nerogar/OneTrainer pull request 1109.
+    """
+
+    code = "BN314"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Report masks that masked nothing in most of the calls."""
+        masks = facts.run.masks if facts.run is not None else None
+        if masks is None or (facts.number("attention.idle_masks") or 0.0) <= 0.5:
+            return
+        yield self.finding(
+            facts,
+            f"{masks.idle} of {masks.masked} attention masks mask nothing",
+            evidence=[Evidence(text=f"{masks.calls} calls with {masks.masked} masks", source="attention")],
+            sites=[item.site for item in masks.sites],
+            not_this="A mask that hides padding is needed.",
+        )
+
+
 class OptimizerUnfused(Analyzer):
     """The optimizer updates parameters with many small kernels.
 

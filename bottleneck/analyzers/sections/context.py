@@ -221,6 +221,8 @@ def build_context(
         out |= {key: value for key, value in run.settings.items() if key in CONTEXT_KEYS}
         if waiting_threads(run) is not None:
             out["threads.useful"] = 1
+        if run.masks is not None and run.masks.masked:
+            out["attention.idle_masks"] = run.masks.idle / run.masks.masked
         anomaly = run.settings.get("anomaly_mode")
         if isinstance(anomaly, bool):
             out["debug.anomaly"] = anomaly

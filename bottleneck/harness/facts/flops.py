@@ -1,5 +1,7 @@
 """The flop-counter steps: the FLOPs of a step, from the shapes that its operators were called with.
 
+Masks of attention are looked at in the same steps (`masks`).
+
 In: two steps behind the other captures, in which nothing is timed, and more where these differ, as batches
 may differ in size. Out: `FlopCount` for run.json, the mean of these steps.
 
@@ -25,6 +27,7 @@ from ...runs.store import Store, reason_of
 from .. import profile_forks
 from ..signals import signals_go_elsewhere
 from ..torch_private import operator_calls
+from .masks import MaskWatch
 
 
 class FlopStep:
@@ -33,6 +36,7 @@ class FlopStep:
     def __init__(self) -> None:
         self._profile: Any = None
         self._counts: list[FlopCount] = []
+        self._masks = MaskWatch()
         self.busy = False
         """Inside start or stop: the profiler that begins or ends now is ours."""
 
@@ -43,6 +47,7 @@ class FlopStep:
             return False
         try:
             self.start()
+            self._masks.begin()
         except Exception as error:
             self.abandon()
             store.artefact("flops", "failed", reason=reason_of(error))
@@ -75,7 +80,8 @@ class FlopStep:
                 flops=fmean(count.flops for count in counts),
                 by_dtype=_mean([count.by_dtype for count in counts]),
                 by_operator=_mean([count.by_operator for count in counts]),
-            )
+            ),
+            masks=self._masks.end(),
         )
         store.artefact("flops", "ok")
 
@@ -135,6 +141,8 @@ class FlopStep:
         with contextlib.suppress(Exception):
             if self._profile is not None:
                 self._profile.stop()
+        if store is None or not self._counts:
+            self._masks.end()
         self._profile, self.busy = None, False
         if store is not None and self._counts:
             self._store_mean(store)

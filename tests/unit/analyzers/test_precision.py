@@ -1,12 +1,13 @@
-"""Training in float64, 16 bits on a CPU: what is said, and where nothing is."""
+"""Training in float64, 16 bits on a CPU, masks that mask nothing: what is said, and where nothing is."""
 
 from __future__ import annotations
 
 import pytest
 
+from torch_bottleneck.analyzers.findings.kernels import MaskWithoutEffect
 from torch_bottleneck.analyzers.findings.precision import DoublePrecision, HalfPrecisionOnCpu
 from torch_bottleneck.model.codes import WhatIf
-from torch_bottleneck.model.run import OptimizerFacts, Run, SourceSite
+from torch_bottleneck.model.run import MaskFacts, OptimizerFacts, Run, SiteTime, SourceSite
 
 from .facts import facts
 
@@ -47,3 +48,15 @@ def test_16_bits_on_a_cpu_are_a_finding_where_they_cost_time_or_nothing_was_meas
     (found,) = HalfPrecisionOnCpu().find(facts("cpu", context=context, run=RUN))
     assert (found.cost_ms, found.note) == (None, True)
     assert not list(HalfPrecisionOnCpu().find(facts("cpu", context={}, run=run)))
+
+
+@pytest.mark.parametrize(("idle", "found"), [(6, 1), (4, 1), (3, 0), (0, 0)])
+def test_masks_are_a_finding_where_most_of_them_mask_nothing(idle: int, found: int) -> None:
+    masks = MaskFacts(
+        calls=8, masked=6, idle=idle, sites=[SiteTime(site=SITE, phase="attention", count=idle)]
+    )
+    context = {"attention.idle_masks": idle / 6}
+    findings = list(MaskWithoutEffect().find(facts("cpu", context=context, run=Run(masks=masks))))
+    assert len(findings) == found
+    assert all(each.sites == (SITE,) and f"{idle} of 6" in each.title for each in findings)
+    assert not list(MaskWithoutEffect().find(facts("cpu", run=Run(masks=MaskFacts(calls=8)))))

@@ -8,11 +8,19 @@ from pathlib import Path
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.nn.functional import scaled_dot_product_attention
 
 from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.facts.flops import FlopStep
 from torch_bottleneck.model.run import FlopCount
 from torch_bottleneck.runs.store import Store
+
+
+@pytest.fixture
+def nothing_compiled() -> None:
+    """What other tests compiled is forgotten."""
+    if torch_private.dynamo_counter("stats", "unique_graphs"):
+        torch._dynamo.utils.counters.clear()
 
 
 def counted(work: object) -> FlopCount:
@@ -122,3 +130,40 @@ def test_a_compiled_model_counts_its_library_calls() -> None:
 def test_counting_leaves_no_profiler_behind() -> None:
     counted(lambda: None)
     assert not torch.autograd.profiler._is_profiler_enabled
+
+
+@pytest.mark.usefixtures("nothing_compiled")
+def test_masks_that_mask_nothing_are_counted_with_their_line_and_attention_is_put_back(
+    tmp_path: Path,
+) -> None:
+    store, flops, q = Store(tmp_path / "run"), FlopStep(), torch.randn(1, 2, 4, 8)
+    original = F.scaled_dot_product_attention
+    assert flops.begin(store)
+    everywhere = torch.ones(1, 1, 1, 4, dtype=torch.bool)
+    for mask in (
+        None,
+        everywhere,
+        everywhere.expand(1, 2, 4, 4),
+        torch.zeros(4, 4),
+        torch.ones(4, 4).tril().bool(),
+    ):
+        F.scaled_dot_product_attention(q, q, q, mask)
+    scaled_dot_product_attention(q, q, q, attn_mask=torch.ones(4, 4, requires_grad=True))
+    scaled_dot_product_attention(q, q, q, attn_mask=torch.full((4, 4), -1.0))
+    assert flops.cut(store, step=3, most=2)
+    assert not flops.cut(store, step=4, most=2)
+    masks = store.run.masks
+    assert masks is not None
+    assert (masks.calls, masks.masked, masks.idle) == (7, 5, 3)
+    assert masks.sites[0].site.file == __file__
+    assert F.scaled_dot_product_attention is scaled_dot_product_attention is original
+
+
+@pytest.mark.usefixtures("nothing_compiled")
+def test_attention_is_put_back_where_the_script_ends_in_between(tmp_path: Path) -> None:
+    store, flops, original = Store(tmp_path / "run"), FlopStep(), F.scaled_dot_product_attention
+    assert flops.begin(store)
+    assert F.scaled_dot_product_attention is not original
+    flops.abandon(store, reason="the script ended")
+    assert F.scaled_dot_product_attention is scaled_dot_product_attention is original
+    assert store.run.masks is None

@@ -860,6 +860,28 @@ def test_autocast_does_nothing_on_the_cpu_however_it_is_entered(
     assert found.sites[0].file == __file__
 
 
+def test_masks_that_mask_nothing_do_not_reach_fused_attention(
+    put_in: Callable[..., Patch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    plain = nn.functional.scaled_dot_product_attention
+
+    def noted(*args: Any, **kwargs: Any) -> torch.Tensor:
+        seen.append((*args, None)[3] if len(args) > 3 else kwargs.get("attn_mask"))
+        return plain(*args, **kwargs)
+
+    monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", noted)
+    patch = put_in("FX323")
+    q, idle = torch.randn(1, 2, 4, 8), torch.zeros(4, 4)
+    hides = torch.ones(4, 4, dtype=torch.bool).tril()
+    nn.functional.scaled_dot_product_attention(q, q, q, idle, 0.0)
+    nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=idle)
+    nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=hides)
+    assert seen[:2] == [None, None]
+    assert seen[2] is hides
+    assert patch.check().evidence == "no mask in 2 calls of fused attention"
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_what_is_checkpointed_is_computed_once(put_in: Callable[..., Patch], reentrant: bool) -> None:
     patch = put_in("FX214")

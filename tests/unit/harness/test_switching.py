@@ -108,7 +108,12 @@ class Script:
                 torch.autograd.set_detect_anomaly(self.fix == "FX512"),
                 torch.autocast("cpu", torch.bfloat16, enabled=self.fix == "FX322"),
             ):
-                loss = self.model(x).square().mean()
+                out = self.model(x)
+                if self.fix == "FX323":
+                    mask = torch.ones(len(out), len(out), dtype=torch.bool, device=DEVICE)
+                    q = out[None, None]
+                    out = nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+                loss = out.square().mean()
                 loss.backward()
         if self.fix == "FX204":
             torch.cuda.empty_cache()
@@ -131,6 +136,7 @@ REPLACED: tuple[tuple[Any, str], ...] = (
     (torch.optim.AdamW, "__init__"),
     *torch_private.cache_emptiers(),
     (torch, "compile"),
+    (nn.functional, "scaled_dot_product_attention"),
     (torch, "set_anomaly_enabled"),
     (gc, "collect"),
     (torch.autocast, "__enter__"),

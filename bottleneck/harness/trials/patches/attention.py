@@ -13,13 +13,42 @@ from typing import Any
 
 import torch
 
-from .base import NotSwitchable, Program, plural
+from ...facts.masks import MASK, mask_of, masks_nothing, replace_attention
+from ...lines.sites import user_site
+from .base import SITES_KEPT, NotSwitchable, Patch, Program, plural
 from .roots import RootPatch
 
 _FLAGS = ("fused_attn", "flash")
 """Attributes by which an attention module chooses: timm's, and nanoGPT's."""
 _IMPLEMENTATION = "_attn_implementation"
 """Of a configuration of transformers."""
+
+
+class NoIdleMask(Patch):
+    """Masks that mask nothing are not passed on to fused attention."""
+
+    fix = "FX323"
+    live = True
+    for_ranks = True
+    is_guarded = True
+    says = ("no mask in {} of fused attention", "call")
+    nothing_to_do = "no call of fused attention outside compiled code had a mask that masks nothing"
+
+    def install(self) -> None:
+        """See `Patch`."""
+        replace_attention(self.replaced, self._make)
+
+    def _make(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
+            mask = mask_of(args, kwargs)
+            if mask is not None and masks_nothing(mask):
+                self.acted(user_site() if self.count < SITES_KEPT else None)
+                kwargs.pop("attn_mask", None)
+                if len(args) > MASK:
+                    args = (*args[:MASK], None, *args[MASK + 1 :])
+            return original(*args, **kwargs)
+
+        return scaled_dot_product_attention
 
 
 class FusedAttention(RootPatch):

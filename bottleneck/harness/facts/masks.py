@@ -1,0 +1,92 @@
+"""Which calls of fused attention get a mask, and whether it masks anything.
+
+In: the calls of `torch.nn.functional.scaled_dot_product_attention` while FLOPs are counted, when nothing is
+timed. Out: `MaskFacts` for run.json. Nothing is looked at where dynamo has compiled anything: the call is
+part of a graph there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from ...model.run import MaskFacts, SiteTime, SourceSite
+from .. import torch_private
+from ..events.replacing import Replacements
+from ..lines.sites import user_site
+
+MASK = 3
+"""Place of the mask among the arguments of fused attention."""
+
+
+def masks_nothing(mask: torch.Tensor) -> bool:
+    """Return whether a mask leaves all scores as they are: True everywhere, or 0 where it is added."""
+    # What is expanded is looked at once.
+    once = mask[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in mask.stride())]
+    return bool(once.all()) if once.dtype is torch.bool else not bool(once.any())
+
+
+def mask_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """Return the mask of a call, or None where it has none or one that needs a gradient."""
+    mask = args[MASK] if len(args) > MASK else kwargs.get("attn_mask")
+    return mask if isinstance(mask, torch.Tensor) and not mask.requires_grad else None
+
+
+def replace_attention(replaced: Replacements, make: Callable[[Any], Callable[..., Any]]) -> None:
+    """Replace fused attention, in torch and in modules that have imported it by its name."""
+    original = functional.scaled_dot_product_attention
+    replaced.put(functional, "scaled_dot_product_attention", make)
+    ours = functional.scaled_dot_product_attention
+    for module, name in list(_bound_to(original)):
+        replaced.set(module, name, ours)
+
+
+def _bound_to(function: Any) -> Iterator[tuple[Any, str]]:
+    for known_as, module in list(sys.modules.items()):
+        if known_as.partition(".")[0] != "torch":
+            names = getattr(module, "__dict__", {})
+            yield from ((module, name) for name, value in list(names.items()) if value is function)
+
+
+class MaskWatch:
+    """One per process, on while steps are looked at."""
+
+    def __init__(self) -> None:
+        self._replaced = Replacements()
+        self._calls = self._masked = 0
+        self._idle: Counter[SourceSite | None] = Counter()
+
+    def begin(self) -> None:
+        """Look at calls from now on."""
+        if not self._replaced.entries and not torch_private.dynamo_counter("stats", "unique_graphs"):
+            replace_attention(self._replaced, self._make)
+
+    def end(self) -> MaskFacts | None:
+        """Look no more; None where attention was not called."""
+        self._replaced.undo()
+        if not self._calls:
+            return None
+        found = [(site, count) for site, count in self._idle.most_common() if site is not None]
+        return MaskFacts(
+            calls=self._calls,
+            masked=self._masked,
+            idle=self._idle.total(),
+            sites=[SiteTime(site=site, phase="attention", count=count) for site, count in found],
+        )
+
+    def _make(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
+            self._calls += 1
+            mask = mask_of(args, kwargs)
+            if mask is not None:
+                self._masked += 1
+                if masks_nothing(mask):
+                    self._idle[user_site()] += 1
+            return original(*args, **kwargs)
+
+        return scaled_dot_product_attention
