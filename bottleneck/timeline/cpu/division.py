@@ -210,11 +210,12 @@ def _misfit(fits: list[tuple[float, float]]) -> float:
     return sum(abs(t - f * true / traced) for t, f in fits) / 2 / true
 
 
-def calibrate(profiled: Division, baseline: Baseline, *, noise_ms: float = 0.0) -> Division:
+def calibrate(profiled: Division, baseline: Baseline, *, noise_ms: float = 0.0, had: float = 1.0) -> Division:
     """Bring the profiled division to the baseline's phase times.
 
     An excess of `noise_ms` outside the phases over what the trace has there proves nothing: it is left to all
-    categories alike.
+    categories alike. Nor does one that is explained by the share of the time for which the process `had` a
+    processor: the profiled division holds what each stretch takes when nobody else has it.
     """
     ms = np.zeros_like(profiled.ms)
     scales: list[tuple[float, float]] = []
@@ -236,7 +237,7 @@ def calibrate(profiled: Division, baseline: Baseline, *, noise_ms: float = 0.0) 
             # More time outside the phases than the trace has there: work of the loop itself that
             # the traced steps happened to lack (a checkpoint every N steps), not slower operators.
             fitted *= 1.0 / stretch
-            if surplus > noise_ms:
+            if surplus > noise_ms and stretch * had > _FAR_LONGER:
                 fitted[Work.HOST] += surplus
                 lacked = surplus
         else:

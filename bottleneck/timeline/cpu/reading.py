@@ -94,7 +94,9 @@ def _divide(trace: Trace | None, segments: Segments | None, facts: Facts, seams:
         return as_measured(profiled, true_ms=facts.true_ms)
     had = baseline.processor_share
     busy = had is not None and had < _HAD_LITTLE
-    return calibrate(profiled, baseline, noise_ms=_LOST_SLICES * baseline.outside_error_ms if busy else 0.0)
+    if not busy or had is None:
+        return calibrate(profiled, baseline)
+    return calibrate(profiled, baseline, noise_ms=_LOST_SLICES * baseline.outside_error_ms, had=had)
 
 
 def _processor_share(parts: dict[Part, float], baseline: Baseline | None) -> float | None:

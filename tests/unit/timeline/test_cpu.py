@@ -27,7 +27,9 @@ from torch_bottleneck.model.run import (
     StepTable,
     Window,
 )
+from torch_bottleneck.timeline.cpu.division import Division, calibrate
 from torch_bottleneck.timeline.cpu.program import fault_ms
+from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.steps.baseline import Baseline
 
 from .cpu_traces import make_steps, make_trace, training, training_step
@@ -787,6 +789,15 @@ def test_anomaly_detection_costs_the_stacks_of_the_forward_and_the_checks_of_the
     assert WhatIf.ANOMALIES_IGNORED not in off.what_ifs
     compiled = off.what_ifs[WhatIf.COMPILED].saves_ms - found.what_ifs[WhatIf.COMPILED].saves_ms
     assert compiled == pytest.approx(min(0.92, off.what_ifs[WhatIf.COMPILED].saves_ms), rel=0.05)
+
+
+@pytest.mark.parametrize(("had", "host_ms"), [(1.0, 40.0), (0.9, 40.0), (0.4, 0.0)])
+def test_what_takes_longer_as_the_process_has_no_processor_is_no_host_work(had: float, host_ms: float):
+    ms = np.zeros((2, len(Work)))
+    ms[0, Work.MEMORY], ms[1, Work.MATH] = 20.0, 20.0
+    baseline = Baseline(step_ms=108.0, phases_ms={"forward": 48.0})
+    found = calibrate(Division(phases=("", "forward"), ms=ms), baseline, had=had)
+    assert found.ms[0, Work.HOST] == pytest.approx(host_ms)
 
 
 @pytest.mark.parametrize(
