@@ -23,6 +23,8 @@ from ..timeline.result import HostSpan, Timeline
 from ..timeline.steps.loop_lines import main_site
 from ..timeline.steps.supply import training_loader
 
+_LEADS = 0.2
+"""Share of the forward below a line from which another line is one of those that it leads to."""
 HEADINGS = (
     "What it means",
     "How it is measured",
@@ -83,6 +85,23 @@ class Facts:
         found = [item for item in self.run.sites if item.phase in phases]
         found.sort(key=lambda item: -item.count)
         return tuple(dict.fromkeys(item.site for item in found))
+
+    def forward_sites(self) -> tuple[SourceSite, ...]:
+        """Return the lines inside the model that most of its forward is in, and then those that call it.
+
+        From the call of the model down to the first line that leads to several others.
+        """
+        most = [self.timeline.tree] if self.timeline.tree is not None else []
+        node = None
+        while len(most) == 1:
+            node = most[0]
+            inner = [child for child in node.children if child.role == "forward"]
+            least = _LEADS * sum(child.ms for child in inner)
+            most = sorted((child for child in inner if child.ms >= least), key=lambda child: -child.ms)
+        if node is not None and not most:
+            most = [node]
+        found = (*(each.site for each in most), *self.sites("forward"))
+        return tuple(dict.fromkeys(site for site in found if site is not None))
 
     def sampled_site(self, *parts: str) -> SourceSite | None:
         """Return the line that most samples of some parts of the loop fell on; None if they scatter."""

@@ -169,7 +169,7 @@ class AttentionMaterialises(Analyzer):
             answer=answer,
             time_ms=share * facts.true_ms,
             evidence=[share_evidence(share, "score products, softmax and mask")],
-            sites=facts.sites("forward"),
+            sites=facts.forward_sites(),
             not_this="The projections' products are not counted.",
         )
 

@@ -8,6 +8,7 @@ from torch_bottleneck.analyzers.findings.kernels import MaskWithoutEffect
 from torch_bottleneck.analyzers.findings.precision import DoublePrecision, HalfPrecisionOnCpu
 from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.run import MaskFacts, OptimizerFacts, Run, SiteTime, SourceSite
+from torch_bottleneck.model.view import CodeNode, Role
 
 from .facts import facts
 
@@ -60,3 +61,26 @@ def test_masks_are_a_finding_where_most_of_them_mask_nothing(idle: int, found: i
     assert len(findings) == found
     assert all(each.sites == (SITE,) and f"{idle} of 6" in each.title for each in findings)
     assert not list(MaskWithoutEffect().find(facts("cpu", run=Run(masks=MaskFacts(calls=8)))))
+
+
+def test_the_lines_of_a_forward_are_those_that_it_divides_into_and_then_the_call_of_the_model() -> None:
+    def at(line: int, ms: float, *children: CodeNode, role: Role = "forward") -> CodeNode:
+        return CodeNode(
+            name="f()", role=role, ms=ms, share=ms / 100, file="net.py", line=line, children=children
+        )
+
+    layers = at(20, 60.0, at(31, 20.0), at(30, 36.0), at(32, 4.0))
+    step = CodeNode(
+        name="step",
+        role="step",
+        ms=100.0,
+        share=1.0,
+        children=(at(9, 40.0, role="backward"), at(7, 60.0, layers)),
+    )
+    call = SourceSite(file="train.py", line=7)
+    run = Run(sites=[SiteTime(site=call, phase="forward", count=8)])
+    found = facts("cpu", run=run, tree=step).forward_sites()
+    assert [(site.file, site.line) for site in found] == [("net.py", 30), ("net.py", 31), ("train.py", 7)]
+    alone = CodeNode(name="step", role="step", ms=100.0, share=1.0, children=(at(7, 60.0),))
+    assert [site.line for site in facts("cpu", tree=alone).forward_sites()] == [7]
+    assert facts("cpu", run=run).forward_sites() == (call,)
