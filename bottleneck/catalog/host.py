@@ -520,6 +520,32 @@ for inputs, targets in loader:
         sources=(source("https://docs.python.org/3/library/gc.html", "Python: gc"),),
     ),
     Fix(
+        id="FX519",
+        title="End the script's own profiler",
+        addresses=("BN905",),
+        what_to_change="A profiler that records every step belongs into a run of its own. Remove it, or give"
+        " it a schedule that ends.",
+        when=seen("profiler.always", "==", True, "the script's profiler records every step"),
+        risk=Risk.SAFE,
+        basis="not predicted: it must be tried",
+        code="""\
+from torch import profiler
+
+# Six steps, and then no more.
+few = profiler.schedule(wait=1, warmup=2, active=3, repeat=1)
+with profiler.profile(schedule=few) as recorded:
+    for inputs, targets in loader:
+        loss = loss_fn(model(inputs), targets)
+        recorded.step()""",
+        undo="Let it record on.",
+        verify="Steps after the sixth are shorter.",
+        can_try=True,
+        sources=(
+            docs("profiler.html#torch.profiler.schedule", "torch.profiler.schedule"),
+            source("https://github.com/facebookresearch/dlrm/issues/197", "Profiling left on"),
+        ),
+    ),
+    Fix(
         id="FX512",
         title="Turn anomaly detection off",
         addresses=("BN504", "BN501"),

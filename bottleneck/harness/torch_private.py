@@ -236,6 +236,11 @@ def _module_of(value: object) -> str | None:
     return getattr(value, "__module__", None) if isinstance(value, (type, FunctionType)) else None
 
 
+PROFILER_CALLS = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
+"""Functions of torch.autograd.profiler that a profiler of either kind prepares, begins and ends recording
+with. It takes no results for an empty recording."""
+
+
 def profiler_running() -> bool:
     """Return whether some torch profiler records now, ours or the script's own."""
     return bool(getattr(autograd_profiler, "_is_profiler_enabled", False))

@@ -395,6 +395,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN902", "garbage-collector", _C.HOST),
     CodeEntry("BN903", "thread-settings", _C.HOST),
     CodeEntry("BN904", "extra-work", _C.HOST, within_others=True, names_call=True),
+    CodeEntry("BN905", "script-profiles-itself", _C.HOST),
 )
 
 

@@ -361,3 +361,42 @@ class ThreadSettings(Analyzer):
             not_this="A risk, not a measured cost.",
             note=waiting is None,
         )
+
+
+class ScriptProfiler(Analyzer):
+    """The script's own profiler records in every step.
+
+    What it means
+        A profiler of torch that a script begins itself, and never ends, records every operator of
+        every step. Steps of small operators take twice as long or more, and memory may grow.
+
+    How it is measured
+        torch.profiler and torch.autograd.profiler are seen to begin and to end. Only one profiler
+        can record at a time, so that a step with the script's own cannot be traced.
+
+    What it costs you
+        Not known without a trace. A trial runs the step with that profiler off.
+
+    What it is not
+        Not a profiler with a schedule that ends after some steps.
+
+    What to do
+        Remove it, or let it end: schedule(wait=1, warmup=1, active=3, repeat=1).
+
+    Source
+        PyTorch documentation, torch.profiler; facebookresearch/dlrm issue 197 (23 and 43 ms).
+    """
+
+    code = "BN905"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Report a profiler that kept the step from being traced."""
+        if facts.context.get("profiler.always") is not True:
+            return
+        yield self.finding(
+            facts,
+            "The script's own profiler records every step",
+            evidence=[Evidence(text="it left no step to trace", source="profilers that begin and end")],
+            sites=facts.sites("script profiler"),
+            not_this="Its own results are not lost: they are what slows the step.",
+        )

@@ -223,6 +223,9 @@ def build_context(
             out["threads.useful"] = 1
         if run.masks is not None and run.masks.masked:
             out["attention.idle_masks"] = run.masks.idle / run.masks.masked
+        trace = run.artefacts.get("trace")
+        if run.profiles_itself and trace is not None and trace.status == "absent":
+            out["profiler.always"] = True
         anomaly = run.settings.get("anomaly_mode")
         if isinstance(anomaly, bool):
             out["debug.anomaly"] = anomaly

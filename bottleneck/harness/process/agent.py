@@ -214,6 +214,8 @@ class Agent(StepObserver[LoaderWatch]):
         elif event is ANOMALIES:
             self._learned.sites.note("anomalies", 4)
         elif event is SCRIPT_PROFILER and not self.capture.own_profiler_busy:
+            if subject:
+                self._learned.sites.note("script profiler", 4)
             self.capture.foreign_profiler(active=subject)
 
     def _record_fault(self, error: Exception) -> None:  # noqa: ARG002 - its traceback says more

@@ -23,6 +23,7 @@ from torch_bottleneck.model.run import (
     Production,
     Run,
     ScriptOutcome,
+    SiteTime,
     SourceSite,
     StepTable,
     Window,
@@ -194,10 +195,16 @@ def test_a_doubt_is_told_once_with_what_to_do(tmp_path):
 @pytest.mark.parametrize("own", [True, False])
 def test_a_script_that_profiles_itself_is_told_what_is_in_the_way(tmp_path, own):
     phases = {"data": 0.1, "forward": 5.0, "backward": 5.0}
+    site = SourceSite(file="train.py", line=9)
     run = make_run(
-        windows=[Window(name="baseline", status="ok", steps=table(20, phases))], profiles_itself=own
+        windows=[Window(name="baseline", status="ok", steps=table(20, phases))],
+        profiles_itself=own,
+        artefacts={"trace": Artefact(status="absent", reason="why")},
+        sites=[SiteTime(site=site, phase="script profiler", count=20)],
     )
     diagnosis = diagnose_paths([make_folder(tmp_path / "run", run, steps=0, loaders=[])])
+    told = [(s.fix, s.site) for s in diagnosis.suggestions if s.finding == "BN905"]
+    assert told == [("FX519", site)] * own
     assert diagnosis.verdict.doubts == (DoubtCode.OWN_PROFILER if own else DoubtCode.UNEXPLAINED,)
     assert ("Remove it from the loop" in diagnosis.verdict.remedy) is own
 

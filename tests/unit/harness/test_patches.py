@@ -860,6 +860,18 @@ def test_autocast_does_nothing_on_the_cpu_however_it_is_entered(
     assert found.sites[0].file == __file__
 
 
+@pytest.mark.parametrize("kind", [torch.profiler.profile, torch.autograd.profiler.profile])
+def test_a_profiler_of_the_script_records_nothing_and_has_no_results(
+    put_in: Callable[..., Patch], kind: Any
+) -> None:
+    patch = put_in("FX519")
+    with kind() as recorded:
+        assert not torch._C._autograd._profiler_enabled()
+        torch.ones(2).add(1)
+    assert not recorded.key_averages()
+    assert patch.check().evidence == "the script's profiler left off 1 time"
+
+
 def test_masks_that_mask_nothing_do_not_reach_fused_attention(
     put_in: Callable[..., Patch], monkeypatch: pytest.MonkeyPatch
 ) -> None:

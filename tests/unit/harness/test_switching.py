@@ -107,6 +107,7 @@ class Script:
             with (
                 torch.autograd.set_detect_anomaly(self.fix == "FX512"),
                 torch.autocast("cpu", torch.bfloat16, enabled=self.fix == "FX322"),
+                torch.autograd.profiler.profile(enabled=self.fix == "FX519"),
             ):
                 out = self.model(x)
                 if self.fix == "FX323":
@@ -137,6 +138,7 @@ REPLACED: tuple[tuple[Any, str], ...] = (
     *torch_private.cache_emptiers(),
     (torch, "compile"),
     (nn.functional, "scaled_dot_product_attention"),
+    *((torch.autograd.profiler, name) for name in torch_private.PROFILER_CALLS),
     (torch, "set_anomaly_enabled"),
     (gc, "collect"),
     (torch.autocast, "__enter__"),

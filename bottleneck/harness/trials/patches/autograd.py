@@ -81,10 +81,7 @@ class NoAutocastOnCpu(Patch):
             # What it was before, `__exit__` has kept.
             if context.device == "cpu" and torch.is_autocast_enabled("cpu"):
                 torch.set_autocast_enabled("cpu", False)
-                if self.count < MANY:
-                    self.acted(user_site())
-                else:
-                    self.count += 1
+                self.acted_here()
             return entered
 
         return enter

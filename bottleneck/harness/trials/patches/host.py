@@ -1,4 +1,4 @@
-"""Patches of the host's side: garbage collector, threads, NUMA node; and the user's own change.
+"""Patches of the host's side: the script's profiler, collector, threads, NUMA node; the user's change.
 
 In: nothing of the script's. Out: the process set up otherwise, and read back after the timed steps. The
 user's own change is in the sources already: how many of the changed files this process has loaded.
@@ -9,19 +9,51 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
+from torch.autograd import profiler
 
 from ....model.verify import Applied
 from ....runs.environment import usable_cores
+from ... import torch_private
 from ...lines.sites import is_library
 from .base import LeftOut, NotSwitchable, Patch, Program, plural
 
 NODES = Path("/sys/devices/system/node")
+
+
+class NoProfiler(Patch):
+    """The script's own profiler records nothing."""
+
+    fix = "FX519"
+    live = True
+    for_ranks = True
+    says = ("the script's profiler left off {}", "time")
+    nothing_to_do = "the script began no profiler of torch"
+
+    def put_in(self, program: Program) -> None:
+        """See `Patch`."""
+        if torch_private.profiler_running():
+            raise NotSwitchable("the script's profiler records across steps")
+        super().put_in(program)
+
+    def install(self) -> None:
+        """See `Patch`."""
+        for name in torch_private.PROFILER_CALLS:
+            self.replaced.put(profiler, name, self._make)
+
+    def _make(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        begins = original.__name__ == "_enable_profiler"
+
+        def call(*_args: Any, **_kwargs: Any) -> None:
+            if begins:
+                self.acted_here()
+
+        return call
 
 
 class NoCollector(Patch):
