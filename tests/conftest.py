@@ -29,6 +29,11 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 # What a capture is tested by needs no trials after it; tests of trials ask for them.
 os.environ.setdefault("BOTTLENECK_TRIAL_SECONDS", "0")
 
+# Containers set it to keep their images small; here each process under test would compile all of us again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+forked.remember()
+
 # Started in the background of a shell, as runners do, a process inherits "ignore SIGINT", and so would
 # every script under test: the tests of Ctrl-C need the ordinary disposition.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

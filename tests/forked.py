@@ -48,8 +48,9 @@ AT_START = (
     "TORCHINDUCTOR_", "PYTORCH_", "CUDA_", "KINETO_",
 )  # fmt: skip
 """Beginnings of variables that are read when the interpreter starts or torch is imported."""
-LATER = ("TORCHINDUCTOR_CACHE_DIR", "TORCH_NCCL_", "PYTHONHASHSEED")
-"""Not so these; hashes are the same in all forks anyway, as this variable is to make them."""
+LATER = ("TORCHINDUCTOR_CACHE_DIR", "TORCH_NCCL_", "PYTHONHASHSEED", "PYTORCH_NVML_BASED_CUDA_CHECK")
+"""Not so these; hashes are the same in all forks anyway, as this variable is to make them. The last one is
+set for good by importing accelerate: all that a process starts from then on would be real starts."""
 HARNESS = str(Path(__file__).resolve().parents[1] / "bottleneck" / "harness" / "__main__.py")
 BENCHMARKS = str(Path(__file__).resolve().parent / "benchmarks")
 COMMAND, PROCESS = ["-m", "torch_bottleneck"], ["-m", "torch_bottleneck.harness"]
@@ -163,7 +164,7 @@ def _words_of(args: Any) -> list[str]:
     words = [os.fsdecode(word) for word in args]
     # Said by variables, and so the server's as well: what our command line starts repeats them.
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    for given in (flags, ["-u"], []):
+    for given in (["-u"], flags, []):
         start = 1 + len(given)
         if words[:start] == [sys.executable, *given] and len(words) > start:
             break
@@ -177,7 +178,14 @@ def _words_of(args: Any) -> list[str]:
 
 def _starts_ours(words: list[str]) -> bool:
     """Say whether a command starts commands of ours, or the script's process: then it may ask as well."""
+    if words[:2] == PROCESS:
+        return '"torch.distributed.run"' in words[2]  # the script is the launcher, which starts ranks
     return words[:2] in (COMMAND, ["-m", "torch.distributed.run"]) or words[0].startswith(BENCHMARKS)
+
+
+def remember() -> None:
+    """Take the variables of now for those of the server, whatever a test sets before it asks for a fork."""
+    _variables.update(_read_at_start(os.environ))
 
 
 def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
@@ -218,13 +226,15 @@ def _serve() -> bool:
         return False
     from torch_bottleneck.runs.launch import ENVIRONMENT
 
-    _variables.update(_read_at_start(os.environ))
+    if not _variables:
+        remember()
+    others = {k: v for k, v in os.environ.items() if k not in _read_at_start(os.environ)}
     _ask, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     words = [sys.executable, __file__, str(theirs.fileno()), json.dumps(_variables), "-" * PADDING]
     with theirs:
         server = subprocess.Popen(
             words,
-            env={**ENVIRONMENT, **os.environ, "PYTHONHASHSEED": "0"},
+            env={**ENVIRONMENT, **others, **_variables, "PYTHONHASHSEED": "0"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],

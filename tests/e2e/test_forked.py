@@ -103,10 +103,43 @@ def test_what_python_reads_when_it_starts_makes_a_real_start(tmp_path: Path) -> 
     assert forked.run([sys.executable, "-c", "print(7)"], capture_output=True, text=True).stdout == "7\n"
 
 
+@pytest.mark.parametrize("flags", [[], ["-B"]])
+def test_a_command_without_buffers_may_be_a_fork_whatever_flags_this_interpreter_has(
+    monkeypatch: pytest.MonkeyPatch, flags: list[str]
+) -> None:
+    """torchrun starts its ranks so."""
+    monkeypatch.setattr(subprocess, "_args_from_interpreter_flags", lambda: flags)
+    words = ["-m", "torch_bottleneck", "doctor"]
+    for given in (["-u"], flags, []):
+        assert forked._words_of([sys.executable, *given, *words]) == words
+
+
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="forks take Linux 5.3")
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="no forks beside a GPU")
-def test_the_server_does_fork(tmp_path: Path) -> None:
+def test_the_server_has_the_variables_of_the_session_not_of_the_test_that_asks_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else all later tests of that worker would start real processes."""
+    (tmp_path / "parent.py").write_text("import os\nprint(os.getppid())\n")
+    monkeypatch.setattr(forked, "_ask", None)
+
+    def parent() -> int:
+        got = forked.run([sys.executable, "parent.py"], cwd=tmp_path, capture_output=True, check=True)
+        return int(got.stdout)
+
+    with monkeypatch.context() as patch:
+        patch.setenv("LD_PRELOAD", "")
+        assert parent() == os.getpid()
+    assert parent() != os.getpid()
+    assert forked._ask is not None
+    forked._ask.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="forks take Linux 5.3")
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="no forks beside a GPU")
+def test_the_server_does_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the suite would be slow, and nothing would say why."""
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # as accelerate leaves it
     (tmp_path / "parent.py").write_text("import os, time\nprint(os.getppid(), flush=True)\ntime.sleep(600)\n")
     parents = []
     for _ in range(2):
