@@ -6,13 +6,13 @@ import ast
 import gc
 import inspect
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 from torch_bottleneck.analyzers.sections.context_keys import CONTEXT_KEYS
@@ -272,11 +272,12 @@ def settings_restored() -> Iterator[None]:
 @each_fix()
 @pytest.mark.usefixtures("settings_restored")
 @pytest.mark.filterwarnings("ignore")  # pinning without a device, deprecations of what is replaced
-def test_code_runs(fix: Fix, training: dict[str, Any]) -> None:
+def test_code_runs(fix: Fix, training: dict[str, Any], tmp_path: Path) -> None:
     if fix.id in NEEDS:
         pytest.skip(f"needs {NEEDS[fix.id]}")
     if fix.id in OWN_PROCESS:
-        subprocess.run([sys.executable, "-c", fix.code], check=True, timeout=600)
+        (tmp_path / "fix.py").write_text(fix.code)
+        forked.run([sys.executable, tmp_path / "fix.py"], check=True, timeout=600)
         return
     torch = training["torch"]
     if fix.id == "FX310":

@@ -16,15 +16,22 @@ from torch_bottleneck.compare.sides import Side, read_side
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.diagnosis import Diagnosis
 
-from .cases import CASES
+from .cases import CASES, Case
 
-__all__ = ["diagnosed", "diagnosis_of", "side_of"]
+__all__ = ["as_measured", "diagnosed", "diagnosis_of", "side_of"]
 
 
 def diagnosis_of(name: str) -> Diagnosis:
     """Return the diagnosis of a case, or of a folder inside it, as in "input-bound-cpu/run"."""
     case, _, inside = name.partition("/")
     return diagnosed(CASES[case].folder / inside)
+
+
+def as_measured(case: Case) -> Diagnosis:
+    """Return the diagnosis of a capture, or of bare traces with the step time that was measured without."""
+    for run in case.folder.glob("**/run.json"):
+        return diagnosed(run.parent)
+    return diagnosed(case.folder, true_step_ms=case.true_step_ms)
 
 
 @functools.cache

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from recorded.cases import CASES, Case
-from recorded.diagnosed import diagnosed
+from recorded.cases import CASES
+from recorded.diagnosed import as_measured
 
 from torch_bottleneck.model.codes import BottleneckClass, WhatIf
-from torch_bottleneck.model.diagnosis import Diagnosis
-
-
-def diagnose(case: Case) -> Diagnosis:
-    bare = not list(case.folder.glob("**/run.json"))
-    if bare:
-        return diagnosed(*case.traces, true_step_ms=case.true_step_ms)
-    return diagnosed(next(case.folder.glob("**/run.json")).parent)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_budget_adds_up_and_no_cause_costs_more_than_the_step(case):
-    diagnosis = diagnose(case)
+    diagnosis = as_measured(case)
     true_ms = diagnosis.step.true_ms
     if true_ms is None:
         assert diagnosis.memory, "only memory can be told without a step"
@@ -42,5 +34,5 @@ CPU_CASES = {name: case for name, case in CASES.items() if case.facts.get("devic
 
 @pytest.mark.parametrize("case", CPU_CASES.values(), ids=CPU_CASES)
 def test_a_run_without_a_gpu_gets_the_class_that_it_is_known_to_be(case):
-    diagnosis = diagnose(case)
+    diagnosis = as_measured(case)
     assert diagnosis.verdict.bottleneck_class.value == case.facts["expected_class"]

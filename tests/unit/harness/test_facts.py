@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import textwrap
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import forked
 import pytest
 import torch
 
@@ -351,14 +351,14 @@ def test_flags_are_read_back_as_set(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 @pytest.mark.parametrize(("word", "expected"), [("tf32", "high"), ("ieee", "highest")])
 def test_the_new_switches_of_precision_are_read_though_the_old_getters_raise(
-    word: str, expected: str
+    tmp_path: Path, word: str, expected: str
 ) -> None:
-    code = (
+    (tmp_path / "read.py").write_text(
         "import torch; from torch_bottleneck.harness.facts.settings import read_settings; "
         f"torch.backends.cuda.matmul.fp32_precision = {word!r}; print(read_settings()['matmul.precision'])"
     )
     # Mixing old and new switches lasts as long as the process.
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    told = forked.run([sys.executable, tmp_path / "read.py"], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == expected
 
 
@@ -475,13 +475,8 @@ def test_the_save_guard_goes_without_a_trace(tmp_path: Path) -> None:
         save([1], "x.pt")
         assert os.path.exists("x.pt")
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    done = forked.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert SaveGuard
 

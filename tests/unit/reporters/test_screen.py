@@ -7,10 +7,9 @@ import re
 import msgspec
 import pytest
 from recorded.cases import CASES
-from recorded.diagnosed import diagnosed
+from recorded.diagnosed import as_measured
 from unit.reporters.sample import sample
 
-from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.words import milliseconds
 from torch_bottleneck.reporters import markdown, terminal
 from torch_bottleneck.reporters.rows.diagnosis import cause_rows
@@ -18,14 +17,6 @@ from torch_bottleneck.reporters.rows.fixes import fix_rows
 
 SCREEN = 40
 LINE = re.compile(r"^\S .{8,}? +(?P<ms>\d[\d .]*) ms +(?P<share>[\d.]+) %", re.MULTILINE)
-
-
-def diagnosis_of(name: str) -> Diagnosis:
-    case = CASES[name]
-    captured = list(case.folder.glob("**/run.json"))
-    if captured:
-        return diagnosed(captured[0].parent)
-    return diagnosed(case.folder, true_step_ms=case.true_step_ms)
 
 
 def budget_lines(text: str) -> list[tuple[str, float, float]]:
@@ -38,7 +29,7 @@ def budget_lines(text: str) -> list[tuple[str, float, float]]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_recorded_run_fits_the_screen_and_says_what_to_do(name: str) -> None:
-    diagnosis = diagnosis_of(name)
+    diagnosis = as_measured(CASES[name])
     text = terminal.render(diagnosis)
     lines = text.splitlines()
     assert len(lines) <= SCREEN
@@ -66,7 +57,7 @@ def test_a_recorded_run_fits_the_screen_and_says_what_to_do(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_budget_on_the_screen_adds_up_and_hides_little(name: str) -> None:
-    diagnosis = diagnosis_of(name)
+    diagnosis = as_measured(CASES[name])
     true_ms = diagnosis.step.true_ms
     shown = budget_lines(terminal.render(diagnosis))
     if true_ms is None or not shown:
@@ -86,12 +77,12 @@ def test_the_budget_on_the_screen_adds_up_and_hides_little(name: str) -> None:
 @pytest.mark.parametrize("name", ["example-sync-bound", "memory-oom-caught-h200", "case-recompiles-by-shape"])
 def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
     for unicode in (True, False):
-        text = terminal.render(diagnosis_of(name), width=width, unicode=unicode)
+        text = terminal.render(as_measured(CASES[name]), width=width, unicode=unicode)
         assert max(map(len, text.splitlines())) <= width
 
 
 def test_a_narrow_terminal_still_has_the_figures() -> None:
-    diagnosis = diagnosis_of("example-sync-bound")
+    diagnosis = as_measured(CASES["example-sync-bound"])
     text = terminal.render(diagnosis, width=40)
     (first, *_), _ = cause_rows(diagnosis)
     assert re.search(rf"^{first.name} {first.cost} ms +{first.without} ms$", text, flags=re.MULTILINE)
@@ -101,7 +92,7 @@ def test_a_narrow_terminal_still_has_the_figures() -> None:
 
 @pytest.mark.parametrize("name", ["example-sync-bound", "example-input-bound", "case-fp32-products"])
 def test_report_md_says_the_same(name: str) -> None:
-    diagnosis = diagnosis_of(name)
+    diagnosis = as_measured(CASES[name])
     report = markdown.render(diagnosis).replace("\\", "")
     worth, _ = cause_rows(diagnosis)
     for row in worth:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import forked
 import pytest
 
 from torch_bottleneck.cli.main import run
@@ -91,7 +92,7 @@ def test_a_process_is_watched_from_then_on_and_does_what_it_does(
     folder: Path, ends: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fails = ["fails"] if ends == "fails" else []
-    alone = subprocess.run(
+    alone = forked.run(
         [sys.executable, "train.py", "800", *fails], cwd=folder, capture_output=True, text=True, check=False
     )
     (folder / "ready").unlink()
