@@ -87,6 +87,7 @@ def test_only_the_clock_reads_device_times_and_only_the_basis_makes_a_mean_of_th
 
 
 LINES_HAVE_ONE = {
+    "analyzers/base.py",
     "analyzers/findings/compute.py",
     "analyzers/findings/host.py",
     "timeline/whose/tree.py",
