@@ -14,6 +14,7 @@ from ..model.diagnosis import Diagnosis
 from ..model.fix import Fix, Suggestion
 from ..model.run import JsonValue
 from ..model.verify import Wish
+from ..stats import worth
 from .own import read_diff
 from .rows import Candidate, candidate_of, untried
 
@@ -98,15 +99,17 @@ def candidates_of(diagnosis: Diagnosis, *, everything: bool) -> tuple[Candidate,
     offered = _all_suggestions(diagnosis) if everything else diagnosis.suggestions
     able = [s for s in offered if s.can_try and (everything or not (s.note or s.helps is False))]
     true_ms = diagnosis.step.true_ms
-    ranked = sorted(able, key=lambda s: -_saves_ms(s, true_ms))
+    ranked = sorted(able, key=lambda s: -_weight(s, true_ms))
     return tuple(candidate_of(s, Wish(fix=s.fix, options=dict(s.options)), true_ms) for s in ranked)
 
 
-def _saves_ms(suggestion: Suggestion, true_ms: float | None) -> float:
+def _weight(suggestion: Suggestion, true_ms: float | None) -> float:
+    """Return what a fix is sorted by, as the diagnosis does: a bound weighs less than a prediction."""
     measured = suggestion.measured
     if suggestion.helps and measured is not None and measured.step_ms is not None and true_ms is not None:
         return true_ms - measured.step_ms
-    return suggestion.saves_ms or 0.0
+    weight = by_id(suggestion.fix).bound_weight
+    return worth(suggestion.saves_ms or 0.0, bound=suggestion.bound, weight=weight)
 
 
 def _all_suggestions(diagnosis: Diagnosis) -> Iterable[Suggestion]:

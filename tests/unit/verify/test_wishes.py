@@ -105,3 +105,10 @@ def test_every_option_that_a_patch_reads_can_be_given_and_no_other() -> None:
     every = "".join(inspect.getsource(inspect.getmodule(kind) or kind) for kind in PATCHES.values())
     known = {name for fix in FIXES for name in fix.options}
     assert set(re.findall(r'\.option\("(\w+)"', every)) == known
+
+
+def test_a_bound_weighs_less_than_a_prediction_as_in_the_diagnosis() -> None:
+    """Compiling, at best 1.09x, took the time in which workers, predicted 1.06x, would have been proven."""
+    given = (suggestion("FX414", 50.0, bound=True), suggestion("FX101", 38.0))
+    found = candidates_of(msgspec.structs.replace(DIAGNOSIS, suggestions=given), everything=False)
+    assert [candidate.fixes for candidate in found] == [("FX101",), ("FX414",)]
