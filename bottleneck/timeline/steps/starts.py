@@ -7,6 +7,7 @@ back. A start may lie in an epoch's first step, in an evaluation, or in each ste
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -176,10 +177,13 @@ def _excess_ms(start: WorkerStart, loader: LoaderFacts) -> float:
 def _starts_of(loader: LoaderFacts, *, cores: int, trains: bool) -> LoaderStarts | None:
     if len(loader.starts) < _FEWEST:
         return None
-    at = [start.step for start in loader.starts]
-    apart = max(at) - min(at)
+    at = sorted(start.step for start in loader.starts)
+    apart = at[-1] - at[0]
     if apart <= 0:
         return None
+    seen = max(loader.wait_step, default=at[-1])
+    if seen - at[-1] > max(after - before for before, after in itertools.pairwise(at)):
+        apart = seen - at[0]  # they have ceased, as where the first two steps are not like the rest
     each = [_excess_ms(start, loader) for start in loader.starts]
     stops = [start.stopping_ms for start in loader.starts if start.stop_step >= 0]
     stop = statistics.median(stops) if stops else 0.0

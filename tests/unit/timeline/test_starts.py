@@ -95,6 +95,13 @@ def test_the_start_of_an_epoch_that_the_window_holds_once_counts_at_its_frequenc
     assert basis.notes[-1].startswith("Starting and stopping workers takes 48.0 ms every 40 steps")
 
 
+def test_starts_that_have_ceased_do_not_go_on_at_the_pace_of_the_first_two():
+    """One iterator kept from the second step on: 328 ms a step were told where it took 143."""
+    basis = basis_of(60, loader([0, 1], steps=60, per_pass=60))
+    assert basis.starts is not None
+    assert basis.starts.cost_ms == pytest.approx((START_MS + STOP_MS) / 59)
+
+
 def test_workers_of_each_step_start_in_each_step_and_not_every_one_steps():
     basis = basis_of(20, loader(range(20), steps=20, per_pass=1))
     assert basis.notes[-1].startswith("Starting and stopping workers takes 48.0 ms in each step: ")
