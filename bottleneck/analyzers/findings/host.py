@@ -375,7 +375,8 @@ class ScriptProfiler(Analyzer):
         can record at a time, so that a step with the script's own cannot be traced.
 
     What it costs you
-        Not known without a trace. A trial runs the step with that profiler off.
+        Not known without a trace. A trial can run the step with that profiler off, unless it records
+        across the update.
 
     What it is not
         Not a profiler with a schedule that ends after some steps.

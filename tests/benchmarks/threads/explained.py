@@ -129,4 +129,30 @@ EXPLAINED: dict[str, str] = {
     "V25": (
         "No finding asks how many groups of parameters an optimizer has: a fused one is launched for each."
     ),
+    "W01": "No entry for 16 bits on a CPU. Mended since (BN313, FX322).",
+    "W02": (
+        "That attention writes its scores was found, without a price or a line of its own. Mended since: "
+        "FX306 is first, at the calls of nn.MultiheadAttention."
+    ),
+    "W03": (
+        "Masks were not looked at. Mended since (BN314, FX323): first, at its line, tried in the run; a "
+        "trace cannot price it."
+    ),
+    "W04": (
+        "The process had a processor for 43 % of its working time, and what that adds outside the phases "
+        "counted as host work. Mended since: launch-bound."
+    ),
+    "W06": "As W04. Mended since: launch-bound.",
+    "W07": (
+        "The tracker walks all objects of the process, of which there are more under the tool; and the step "
+        "was timed beside other processes."
+    ),
+    "W09": (
+        "A step with a profiler of the script's own cannot be traced. Since then the line and FX518 are "
+        "given; there is still no verdict, and no trial, as this one records across the update."
+    ),
+    "W10": (
+        "Autocast on a CPU had no entry; half of the step is dispatch with and without it, so launch-bound "
+        "is not wrong. Since then FX322 is suggested, where products are slower in bfloat16."
+    ),
 }

@@ -38,7 +38,7 @@ class NoProfiler(Patch):
     def put_in(self, program: Program) -> None:
         """See `Patch`."""
         if torch_private.profiler_running():
-            raise NotSwitchable("the script's profiler records across steps")
+            raise NotSwitchable("the script's profiler records across the update")
         super().put_in(program)
 
     def install(self) -> None:
