@@ -135,8 +135,8 @@ EXPLAINED: dict[str, str] = {
         "FX306 is first, at the calls of nn.MultiheadAttention."
     ),
     "W03": (
-        "Masks were not looked at. Mended since (BN314, FX323): first, at its line, tried in the run; a "
-        "trace cannot price it."
+        "Masks were not looked at. Since then they are found at their line (BN314) and tried off in the run "
+        "(FX323); a trace cannot price them, so that bounds may stand before it."
     ),
     "W04": (
         "The process had a processor for 43 % of its working time, and what that adds outside the phases "
@@ -144,8 +144,8 @@ EXPLAINED: dict[str, str] = {
     ),
     "W06": "As W04. Mended since: launch-bound.",
     "W07": (
-        "The tracker walks all objects of the process, of which there are more under the tool; and the step "
-        "was timed beside other processes."
+        "Not looked into. Presumably the tracker, which walks all objects of the process, finds more of them "
+        "under the tool."
     ),
     "W09": (
         "A step with a profiler of the script's own cannot be traced. Since then the line and FX518 are "
