@@ -222,3 +222,19 @@ def test_what_stands_behind_the_script_is_the_script_s(
     (tmp_path / "train.py").write_text("import sys; print(' '.join(sys.argv[1:])); sys.exit(1)")
     got = diagnose(tmp_path, *words)
     assert got.out == f"{expected}\n"
+
+
+def test_a_profiler_of_the_scripts_own_is_waited_for_no_longer_than_the_time_limit(tmp_path: Path) -> None:
+    """Fewer steps than it may be on for, but longer than --max-seconds."""
+    (tmp_path / "train.py").write_text(
+        TRAIN.replace(
+            "for i in range", "own = torch.autograd.profiler.profile()\nown.__enter__()\nfor i in range"
+        )
+        + "    time.sleep(0.02)\n"
+    )
+    got = diagnose(tmp_path, "--max-seconds", "0.5", "train.py", STEPS="150")
+    assert got.code == 3, "a step with that profiler cannot be traced"
+    run = read_run(got.folder)
+    assert run.outcome.how == "stopped", "the capture ends before the script does"
+    assert run.profiles_itself
+    assert "baseline" in {window.name for window in run.windows}

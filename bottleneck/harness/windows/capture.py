@@ -229,13 +229,20 @@ class Capture:
     # -- warm-up -------------------------------------------------------------------------------
 
     def _warmup_cut(self) -> None:
-        if self._foreign_profiler and len(self._book.rows) < PROFILER_PATIENCE_STEPS:
+        if self._foreign_profiler and not self._out_of_patience():
             # Step times under the script's own profiler are not the true ones.
             self._held_up = True
             return
         over, settled = self._times.warmup_is_over(self._book.rows)
         if over:
             self._timed(lambda: self._end_warmup(settled))
+
+    def _out_of_patience(self) -> bool:
+        """The script's own profiler has been on for as long as the windows behind the warm-up may take."""
+        rows = self._book.rows
+        # Ranks count steps only: all of them must end the warm-up at the same one.
+        spent_ms = sum(row.wall_ms for row in rows) if self._times.alone else 0.0
+        return len(rows) >= PROFILER_PATIENCE_STEPS or spent_ms > 1e3 * self._plan.max_seconds
 
     def _end_warmup(self, settled: bool | None) -> None:
         self._times.draw_up(self._book.rows)
