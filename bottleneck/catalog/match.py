@@ -19,7 +19,7 @@ from ..model.words import ms
 from ..model.work import BreakRow
 from ..stats import worth
 from .conditions import evaluate, filled_code, filled_options
-from .registry import FIXES
+from .registry import FIXES, by_id
 
 _EMPTIED = "allocator.empty_cache_per_step"
 _EXPLAINS = 0.5
@@ -238,6 +238,12 @@ def _of_its_breaks(
     return msgspec.structs.replace(
         suggestion, predicted_ms=true_ms - saves, saves_ms=saves, basis=share + suggestion.basis
     )
+
+
+def worth_of(suggestion: Suggestion) -> float:
+    """Return what a suggestion is sorted by, in ms per step: a bound weighs less than a prediction."""
+    weight = by_id(suggestion.fix).bound_weight
+    return worth(suggestion.saves_ms or 0.0, bound=suggestion.bound, weight=weight)
 
 
 def _is_general(fix: Fix, suggestion: Suggestion) -> bool:

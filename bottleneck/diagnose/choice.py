@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ..catalog.match import worth_of
 from ..catalog.registry import by_id
 from ..model.codes import FINDING_CODES, BottleneckClass
 from ..model.diagnosis import Combination, Verdict
 from ..model.finding import NEGLIGIBLE_SHARE
 from ..model.fix import Suggestion
-from ..stats import RIVAL_SHARE, worth
+from ..stats import RIVAL_SHARE
 from ..timeline.result import Timeline
 
 _WORTH_COMBINING = 0.03
@@ -30,14 +31,14 @@ def verdicts_own_first(
     user's comes before both, by the same measure: it is certain, and nobody has to look for it.
     """
     worth_it = [s for s in suggestions if _is_worth_it(s)]
-    most = max((_worth(s) for s in suggestions if not s.note), default=0.0)
+    most = max((worth_of(s) for s in suggestions if not s.note), default=0.0)
     for able in (
         [s for s in worth_it if FINDING_CODES[s.finding].names_call],
         [s for s in worth_it if FINDING_CODES[s.finding].bottleneck_class is verdict.bottleneck_class],
     ):
-        if able and _worth(able[0]) >= RIVAL_SHARE * most:
+        if able and worth_of(able[0]) >= RIVAL_SHARE * most:
             # Of equals the one made for the most specific finding: a family of codes begins with the general.
-            equals = [s for s in able if _worth(s) == _worth(able[0])]
+            equals = [s for s in able if worth_of(s) == worth_of(able[0])]
             first = max(equals, key=lambda s: _made_for(s, codes))
             return (first, *(s for s in suggestions if s is not first))
     return tuple(suggestions)
@@ -50,7 +51,7 @@ def known_savings(suggestions: Sequence[Suggestion]) -> list[tuple[str, float]]:
     they stand for is no wait that some fix might leave.
     """
     return [
-        (s.finding, _worth(s))
+        (s.finding, worth_of(s))
         for s in suggestions
         if not s.note
         and by_id(s.fix).general != "always"
@@ -60,11 +61,6 @@ def known_savings(suggestions: Sequence[Suggestion]) -> list[tuple[str, float]]:
             or FINDING_CODES[s.finding].bottleneck_class is BottleneckClass.COMPUTE
         )
     ]
-
-
-def _worth(suggestion: Suggestion) -> float:
-    weight = by_id(suggestion.fix).bound_weight
-    return worth(suggestion.saves_ms or 0.0, bound=suggestion.bound, weight=weight)
 
 
 def _is_worth_it(suggestion: Suggestion) -> bool:

@@ -361,6 +361,12 @@ class Run(_Record, frozen=True, kw_only=True):
         """`watch` made it: steps are timed from the first on, and nothing is ever attached."""
         return self.window("baseline") is not None and self.window("warm-up") is None
 
+    @property
+    def half_types(self) -> list[str]:
+        """The types of 16 bits that the script computes in: autocast's, and then those of parameters."""
+        types = [self.settings.get("autocast.dtype"), *(item.parameter_dtype for item in self.optimizers)]
+        return list(dict.fromkeys(str(each) for each in types if each in ("float16", "bfloat16")))
+
     def window(self, name: str) -> Window | None:
         """Return the window of that name, or None when the capture never reached it."""
         return next((w for w in self.windows if w.name == name), None)

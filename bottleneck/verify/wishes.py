@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from ..catalog.match import worth_of
 from ..catalog.registry import FIXES, OWN, by_id, is_fix_id
 from ..errors import UsageError
 from ..model.diagnosis import Diagnosis
 from ..model.fix import Fix, Suggestion
 from ..model.run import JsonValue
 from ..model.verify import Wish
-from ..stats import worth
 from .own import read_diff
 from .rows import Candidate, candidate_of, untried
 
@@ -104,12 +104,11 @@ def candidates_of(diagnosis: Diagnosis, *, everything: bool) -> tuple[Candidate,
 
 
 def _weight(suggestion: Suggestion, true_ms: float | None) -> float:
-    """Return what a fix is sorted by, as the diagnosis does: a bound weighs less than a prediction."""
+    """Return what a fix is sorted by: the gain that was measured, or what the diagnosis sorts by."""
     measured = suggestion.measured
     if suggestion.helps and measured is not None and measured.step_ms is not None and true_ms is not None:
         return true_ms - measured.step_ms
-    weight = by_id(suggestion.fix).bound_weight
-    return worth(suggestion.saves_ms or 0.0, bound=suggestion.bound, weight=weight)
+    return worth_of(suggestion)
 
 
 def _all_suggestions(diagnosis: Diagnosis) -> Iterable[Suggestion]:

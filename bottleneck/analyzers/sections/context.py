@@ -106,14 +106,6 @@ def _optimizer(run: Run) -> dict[str, JsonValue]:
     return out
 
 
-def _half(run: Run | None) -> str | None:
-    """Return the type of 16 bits that autocast computes in, or else that most parameters have."""
-    if run is None:
-        return None
-    types = [run.settings.get("autocast.dtype"), *(item.parameter_dtype for item in run.optimizers)]
-    return next((str(each) for each in types if each in ("float16", "bfloat16")), None)
-
-
 def _compile(facts: CompileFacts | None) -> dict[str, JsonValue]:
     if facts is None:
         return {}
@@ -215,7 +207,7 @@ def build_context(
         out["loader.in_main_ms"] = in_main.step_ms
     if timeline.kind == "cpu":
         out["device.kind"] = "cpu"
-        out["math.half"] = _half(run)
+        out["math.half"] = next(iter(run.half_types), None) if run is not None else None
     if run is not None:
         out |= _machine(run) | _step(run, step) | _optimizer(run) | _allocator(run)
         out |= {key: value for key, value in run.settings.items() if key in CONTEXT_KEYS}

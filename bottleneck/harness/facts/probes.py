@@ -15,7 +15,6 @@ from statistics import median
 import torch
 
 from ...clocks import perf_counter_ns
-from ...model.run import Run
 from ...runs.store import Store
 from .. import torch_private
 
@@ -47,7 +46,7 @@ def measure(store: Store, *, over: bool) -> None:
         return
     if torch_private.device_kind() == "cpu":
         store.update(dispatch_ns=dispatch_ns(), plain_dispatch_ns=plain_dispatch_ns())
-        kinds = _halves(store.run)
+        kinds = store.run.half_types
         if kinds:
             products = store.run.flops.products if store.run.flops is not None else ()
             store.update(matmul_tflops=cpu_matmul_tflops(kinds, products))
@@ -171,12 +170,6 @@ def matmul_tflops() -> dict[str, float]:
     finally:
         torch.set_float32_matmul_precision(before)
     return rates
-
-
-def _halves(run: Run) -> list[str]:
-    """Return the 16-bit types that parameters have or autocast computes in, by their names in torch."""
-    seen = {run.settings.get("autocast.dtype"), *(each.parameter_dtype for each in run.optimizers)}
-    return [name for name in HALVES if name in seen]
 
 
 def cpu_matmul_tflops(

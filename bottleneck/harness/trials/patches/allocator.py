@@ -39,7 +39,6 @@ class Expandable(Patch):
         self._text = list(made.values())[-1]
 
     def training_begins(self) -> None:
-        """See `Patch`."""
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             # Once more through torch: it may have read the environment while it was imported.
             torch_private.set_allocator_settings(self._text)
@@ -63,7 +62,6 @@ class Preheat(Patch):
     why_not_live = "it changes what the first steps reserve, which is long done"
 
     def training_begins(self) -> None:
-        """See `Patch`."""
         if self.count or not (torch.cuda.is_available() and torch.cuda.is_initialized()):
             return
         free, _total = torch.cuda.mem_get_info()
@@ -104,13 +102,11 @@ class MallocSettings(Patch):
     says = ("mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD) accepted", "time")
 
     def __init__(self, *args: Any) -> None:
-        """See `Patch`."""
         super().__init__(*args)
         self._malloc: Malloc | None = None
         """While the script trains."""
 
     def install(self) -> None:
-        """See `Patch`."""
         try:
             libc = ctypes.CDLL("libc.so.6")
             done = libc.mallopt(M_MMAP_MAX, 0) and libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
@@ -123,7 +119,6 @@ class MallocSettings(Patch):
             self.passed("mallopt() refused the settings")
 
     def put_in(self, program: Program) -> None:  # noqa: ARG002 - the method's signature
-        """See `Patch`."""
         if torch_private.device_kind() != "cpu":
             raise NotSwitchable("the training runs on a GPU")
         if (library := malloc_library()) != "glibc":
@@ -137,18 +132,15 @@ class MallocSettings(Patch):
         self.acted(None)
 
     def take_out(self) -> None:
-        """See `Patch`."""
         if self._malloc is not None:
             self._malloc.put_back()
 
     def close(self) -> None:
-        """See `Patch`."""
         if self._malloc is not None:
             self._malloc.close()
             self._malloc = None
 
     def check(self) -> Applied:
-        """See `Patch`."""
         library = malloc_library()
         if library != "glibc":
             return self.not_applied(f"{library} serves this process, not glibc")

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 
 from ...facts.masks import MASK, mask_of, masks_nothing, replace_attention
-from ...lines.sites import user_site
-from .base import SITES_KEPT, NotSwitchable, Patch, Program, plural
+from .base import NotSwitchable, Patch, Program, plural
 from .roots import RootPatch
 
 _FLAGS = ("fused_attn", "flash")
@@ -35,14 +34,13 @@ class NoIdleMask(Patch):
     nothing_to_do = "no call of fused attention outside compiled code had a mask that masks nothing"
 
     def install(self) -> None:
-        """See `Patch`."""
         replace_attention(self.replaced, self._make)
 
     def _make(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
             mask = mask_of(args, kwargs)
             if mask is not None and masks_nothing(mask):
-                self.acted(user_site() if self.count < SITES_KEPT else None)
+                self.acted_here()
                 kwargs.pop("attn_mask", None)
                 if len(args) > MASK:
                     args = (*args[:MASK], None, *args[MASK + 1 :])

@@ -71,7 +71,6 @@ class NoAutocastOnCpu(Patch):
     nothing_to_do = "autocast was never entered: the parameters have 16 bits themselves"
 
     def install(self) -> None:
-        """See `Patch`."""
         self.replaced.put(torch.autocast, "__enter__", self._make)
 
     def _make(self, original: Callable[..., Any]) -> Callable[..., Any]:

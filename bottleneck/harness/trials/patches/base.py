@@ -281,13 +281,11 @@ class LeftOut(Patch):
         raise NotImplementedError
 
     def install(self) -> None:
-        """See `Patch`."""
         self._training = False
         for owner, name in self.functions():
             self.replaced.put(owner, name, self._make)
 
     def training_begins(self) -> None:
-        """See `Patch`."""
         self._training = True
 
     def is_meant(self, caller: FrameType) -> bool:  # noqa: ARG002 - for subclasses

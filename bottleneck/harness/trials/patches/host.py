@@ -36,13 +36,11 @@ class NoProfiler(Patch):
     nothing_to_do = "the script began no profiler of torch"
 
     def put_in(self, program: Program) -> None:
-        """See `Patch`."""
         if torch_private.profiler_running():
             raise NotSwitchable("the script's profiler records across the update")
         super().put_in(program)
 
     def install(self) -> None:
-        """See `Patch`."""
         for name in torch_private.PROFILER_CALLS:
             self.replaced.put(profiler, name, self._make)
 
@@ -103,7 +101,6 @@ class NoCollections(LeftOut):
     nothing_to_do = "the script's own files never called gc.collect() during training"
 
     def functions(self) -> Sequence[tuple[Any, str]]:
-        """See `LeftOut`."""
         return ((gc, "collect"),)
 
     def is_meant(self, caller: FrameType) -> bool:

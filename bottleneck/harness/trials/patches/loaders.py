@@ -237,13 +237,11 @@ class OnePass(Patch):
     nothing_to_do = "no iterator was left behind after a single batch"
 
     def install(self) -> None:
-        """See `Patch`."""
         self._training = False
         self._begun: WeakKeyDictionary[Any, dict[tuple[str, int], _Begun]] = WeakKeyDictionary()
         self.replaced.put(DataLoader, "__iter__", self._make_iter)
 
     def training_begins(self) -> None:
-        """See `Patch`."""
         self._training = True
 
     def uninstall(self) -> None:
