@@ -330,7 +330,7 @@ def _details(priced: Priced) -> dict[Part, str]:
     return {
         Part.DISPATCH: f"{milliseconds(float(priced.by_work[Work.OPTIMIZER]))} ms of it in the optimizer",
         Part.ALLOCATOR: "page faults: system time per step",
-        Part.HOST: f"{milliseconds(collector)} ms of it garbage collection" if collector > 0 else "",
+        Part.HOST: f"{milliseconds(collector)} ms of it automatic GC" if collector > 0 else "",
     }
 
 
