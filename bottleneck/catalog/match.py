@@ -23,7 +23,8 @@ from .registry import FIXES, by_id
 
 _EMPTIED = "allocator.empty_cache_per_step"
 _EXPLAINS = 0.5
-"""Share of the cost of the largest cause."""
+"""Share of the cost of the largest cause. Where one that names what is to blame explains as much, a general fix
+counts for this share of what it saves: more than the small ones, less than that one."""
 
 
 def match(
@@ -51,9 +52,9 @@ def match(
         breaks: graph breaks with their price: a fix for one kind of break is predicted from those only.
 
     Returns:
-        Suggestions: gains that are not negligible first, by size, those of general fixes behind the others
-        where one of these explains half of the cost; then what cannot be predicted for findings that
-        another fix answers with a prediction; then small gains; notes last.
+        Suggestions: gains that are not negligible first, by size, that of a general fix by half of it where
+        another one explains half of the cost; then what cannot be predicted for findings that another fix
+        answers with a prediction; then small gains; notes last.
     """
     found, fixes = tuple(findings), tuple(fixes)
     claimed = tuple(beginning for fix in fixes for beginning in fix.for_calls)
@@ -286,8 +287,11 @@ def _rank(
         saves, bound = finding_ms, True
     least_ms = NEGLIGIBLE_SHARE * true_ms if true_ms is not None else 0.0
     weight = worth(saves, bound=bound, weight=fix.bound_weight)
+    behind = explained and _is_general(fix, suggestion)
+    if behind:
+        weight *= _EXPLAINS
     gain = round(weight / least_ms) if least_ms > 0 else 0
-    group = 3 if saves < least_ms else 1 if explained and _is_general(fix, suggestion) else 0
+    group = 3 if saves < least_ms else 1 if behind and suggestion.saves_ms is None else 0
     return (group, -gain, not narrowed, -weight, suggestion.fix)
 
 
