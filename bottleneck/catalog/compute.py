@@ -149,6 +149,31 @@ torch.backends.cudnn.benchmark = True""",
         ),
     ),
     Fix(
+        id="FX324",
+        title="Turn cudnn.benchmark off where sizes change",
+        addresses=("BN906",),
+        what_to_change="cuDNN times all its algorithms for each new size, which pays only if the size comes"
+        " again. Turn that off, or pad inputs to a few sizes.",
+        when=(ON_CUDA, given("cudnn.benchmark", "==", True, "cudnn.benchmark is on")),
+        what_if=WhatIf.SEARCHES_GONE,
+        basis="the convolutions without the search",
+        only_answered=True,
+        may_break="The last bits may differ. Sizes that do come again may run a slower algorithm.",
+        code="""\
+import torch
+
+torch.backends.cudnn.benchmark = False""",
+        undo="torch.backends.cudnn.benchmark = True",
+        verify="No convolution waits for the device in the trace.",
+        can_try=True,
+        edits=(StatementEdit(statement="torch.backends.cudnn.benchmark = False", setting="cudnn.benchmark"),),
+        arithmetic=Arithmetic.REORDERED,
+        sources=(
+            docs("backends.html#torch.backends.cudnn.benchmark", "torch.backends.cudnn.benchmark"),
+            source("https://github.com/pytorch/pytorch/issues/2759", "pytorch issue 2759"),
+        ),
+    ),
+    Fix(
         id="FX309",
         title="Turn determinism off where it is not needed",
         addresses=("BN308", "BN301"),

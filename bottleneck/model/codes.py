@@ -76,6 +76,7 @@ class WhatIf(str, Enum):
     EXTRA_GONE = "extra-gone"
     ZERO_GRAD_FREE = "zero-grad-free"
     GC_FREE = "gc-free"
+    SEARCHES_GONE = "searches-gone"
     TF32 = "tf32"
     BF16 = "bf16"
     SINGLE_PRECISION = "single-precision"
@@ -294,7 +295,7 @@ CLASSES: dict[BottleneckClass, ClassEntry] = {
     BottleneckClass.HOST: ClassEntry(
         meaning="other Python work in the step",
         parts=(Part.HOST,),
-        questions=(WhatIf.HOST_WORK_GONE, WhatIf.GC_FREE),
+        questions=(WhatIf.HOST_WORK_GONE, WhatIf.GC_FREE, WhatIf.SEARCHES_GONE),
     ),
     BottleneckClass.UNDETERMINED: ClassEntry(meaning=""),
 }
@@ -396,6 +397,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN903", "thread-settings", _C.HOST),
     CodeEntry("BN904", "extra-work", _C.HOST, within_others=True, names_call=True),
     CodeEntry("BN905", "script-profiles-itself", _C.HOST),
+    CodeEntry("BN906", "convolutions-searched", _C.HOST),
 )
 
 

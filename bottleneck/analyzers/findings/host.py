@@ -1,6 +1,6 @@
 """Host-bound: the step waits for other work on the training thread.
 
-In: facts. Out: findings BN901 to BN903.
+In: facts. Out: findings BN901 to BN906.
 """
 
 from __future__ import annotations
@@ -400,4 +400,52 @@ class ScriptProfiler(Analyzer):
             evidence=[Evidence(text="it left no step to trace", source="profilers that begin and end")],
             sites=facts.sites("script profiler"),
             not_this="Its own results are not lost: they are what slows the step.",
+        )
+
+
+class ConvolutionsSearched(Analyzer):
+    """Convolutions time their algorithms again in the step.
+
+    What it means
+        With torch.backends.cudnn.benchmark on, a convolution that meets a new size runs all
+        algorithms, waits for each, and keeps the fastest for this size. Where sizes change all the
+        time, that never ends. It also empties the allocator's cache each time.
+
+    How it is measured
+        An operator of convolution waits for the device only while it times its algorithms.
+
+    What it costs you
+        The step is replayed without what these operators do up to their last wait, and without the
+        allocations that follow.
+
+    What it is not
+        Not the first steps of a run with fixed sizes: these are over before the trace begins.
+
+    What to do
+        torch.backends.cudnn.benchmark = False, or pad inputs to a few sizes.
+
+    Source
+        ATen, native/cudnn/Conv_v7.cpp and Conv_v8.cpp; pytorch issue 2759, vision issue 5985.
+    """
+
+    code = "BN906"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Price the searches."""
+        answer = facts.ask(WhatIf.SEARCHES_GONE)
+        if answer is None or answer.saves_ms <= 0:
+            return
+        yield self.finding(
+            facts,
+            f"Convolutions time their algorithms again for {ms(answer.saves_ms)} per step",
+            answer=answer,
+            evidence=[
+                Evidence(text=answer.basis, source="replay"),
+                Evidence(
+                    text=f"torch.backends.cudnn.benchmark is {facts.is_on('cudnn.benchmark')}",
+                    source="settings in force",
+                ),
+            ],
+            sites=facts.forward_sites(),
+            not_this="The convolution itself, with the algorithm that was chosen, stays.",
         )

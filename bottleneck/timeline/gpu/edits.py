@@ -14,6 +14,7 @@ from ..lanes.calibrate import Calibration
 from ..lanes.labels import Work
 from ..lanes.program import Program
 from ..lanes.replay import Edit
+from ..lanes.waits import EventKind
 from ..trace import intervals
 from ..trace.dialect import Kind
 from ..trace.table import Trace
@@ -21,6 +22,7 @@ from .compiler_reach import host_left_ns
 from .device_masks import DeviceWork
 
 _PHASES = re.compile(r"^(forward|backward|optimizer)$")
+_CONVOLUTION = re.compile(r"^aten::(cudnn|miopen)_convolution\w*$|^aten::convolution_backward$")
 TENSORS_PER_LAUNCH = 30
 """Tensors that one launch of a fused optimizer takes (`depth_to_max_tensors` of ATen's
 MultiTensorApply.cuh, for the five lists of Adam)."""
@@ -56,11 +58,34 @@ def gradients_untouched(trace: Trace, program: Program, *, thread: int) -> Edit:
     rows = trace.outermost(rows)
     ends = trace.named("backward", rows[:-1]) & trace.named("optimizer", rows[1:])
     begin, end = trace.end_of(rows[:-1][ends]), trace.ts_ns[rows[1:][ends]]
+    return _without(trace, program, begin, end, of=trace.tid[program.row] == thread)
+
+
+def searches_gone(trace: Trace, program: Program) -> Edit | None:
+    """Take away that convolutions time their algorithms; None where none does.
+
+    A convolution waits for the device only while it does that (at::native, `findAlgorithm`), so all up to its
+    last wait goes. Afterwards it empties the allocator's cache: what is then allocated anew goes, too.
+    """
+    convolutions = trace.outermost(trace.rows(Kind.OP, named=_CONVOLUTION))
+    begin, end = trace.ts_ns[convolutions], trace.end_of(convolutions)
+    waits = np.sort(trace.end_of(program.row[program.kind == EventKind.SYNC]))
+    last = intervals.latest(waits, end)
+    tried = np.flatnonzero((last >= 0) & (waits[last] > begin)) if len(waits) else last[:0]
+    if not len(tried):
+        return None
+    edit = _without(trace, program, begin[tried], waits[last[tried]], of=program.row >= 0)
+    return edit.and_also(Edit(work={Work.ALLOCATOR: 0.0}, drop_waits=frozenset([EventKind.ALLOCATOR])))
+
+
+def _without(
+    trace: Trace, program: Program, begin: NDArray[np.int64], end: NDArray[np.int64], *, of: NDArray[np.bool_]
+) -> Edit:
+    """Take away what the host does in some stretches of time, with all that these events launch."""
     calls = program.row >= 0
     at = trace.ts_ns[program.row]
-    launched = calls & (intervals.covered(begin, end, at + 1) > intervals.covered(begin, end, at))
-    launched &= trace.tid[program.row] == thread
-    # An event's work is all since the one before: of it the part between the two phases goes.
+    launched = of & calls & (intervals.covered(begin, end, at + 1) > intervals.covered(begin, end, at))
+    # An event's work is all since the one before: of it the part within the stretches goes.
     until = np.where(calls, trace.end_of(program.row), 0)
     until[program.marks] = program.mark_ns
     until = np.maximum.accumulate(until)

@@ -39,7 +39,7 @@ from .compute import compiled_work, slowest_backend, trace_compute
 from .context import gpu_context
 from .device_masks import DeviceWork
 from .device_work import kernel_rows, optimizer_seen, read_device_work
-from .edits import gradients_untouched, seams_gone
+from .edits import gradients_untouched, seams_gone, searches_gone
 from .questions import gpu_questions
 from .questions.circumstances import Circumstances
 from .spans import read_spans
@@ -212,6 +212,7 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             optimizer_parameters=tensors,
             capability=_capability(trace, facts.run),
             ungraded=_ungraded(trace, program, facts),
+            searches=searches_gone(trace, program),
             loop=loop_of_dispatch(facts.loops, baseline=baseline, true_ms=facts.true_ms)
             if baseline is not None
             else None,

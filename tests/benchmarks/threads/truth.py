@@ -342,7 +342,7 @@ THREADS = (
         script="gpu/page_layout.py",
         machine="G",
         verdicts=(HOST, COMPUTE, SYNC, LAUNCH),
-        no_entry=True,
+        fixes=("FX324",),
         not_fixes=("FX308",),
         shorter={"STEPS": "20"},
         at=("page_layout.py: torch.backends.cudnn.benchmark =", "page_layout.py: scores = model(pages)"),

@@ -11,7 +11,7 @@ import pytest
 from torch_bottleneck.timeline.gpu.compiler_reach import Reach, host_left_ns
 from torch_bottleneck.timeline.gpu.context import waits_for_sizes
 from torch_bottleneck.timeline.gpu.device_masks import DeviceWork
-from torch_bottleneck.timeline.gpu.edits import few_launches, gradients_untouched, seams_gone
+from torch_bottleneck.timeline.gpu.edits import few_launches, gradients_untouched, seams_gone, searches_gone
 from torch_bottleneck.timeline.lanes.calibrate import calibrate
 from torch_bottleneck.timeline.lanes.host_work import HostWork
 from torch_bottleneck.timeline.lanes.labels import Work
@@ -205,6 +205,35 @@ def test_what_stands_between_backward_and_update_goes_with_all_that_it_launches(
     saved_us = (replay.run().step_ns - replay.run(edit).step_ns) / US
     # From the end of the backward to the update; without a call there the pause between them.
     assert saved_us == pytest.approx(300.0, abs=20.0)
+
+
+@pytest.mark.parametrize("operator", ["aten::cudnn_convolution", "aten::convolution_backward", "aten::mul"])
+def test_a_convolution_that_waits_for_the_device_times_its_algorithms_until_then(operator: str) -> None:
+    writer = TraceWriter()
+    for at in (0.0, 2000.0, 4000.0, 6000.0):
+        writer.row("forward", "user_annotation", at, 1900)
+        writer.row(operator, "cpu_op", at + 100, 1500)
+        for begin in (200.0, 500.0, 800.0):
+            writer.launch(at + begin, 20, start=at + begin + 30, length=150)
+            writer.row("cudaEventSynchronize", "cuda_runtime", at + begin + 30, 160)
+        writer.row("cudaMalloc", "cuda_runtime", at + 1100, 300)
+        # The convolution itself.
+        writer.launch(at + 1450, 20, start=at + 1480, length=50)
+    writer.steps([0.0, 2000.0, 4000.0, 6000.0, 8000.0])
+    trace = writer.build()
+    program = build_program(trace, np.arange(5) * 2_000_000)
+    assert program is not None
+    edit = searches_gone(trace, program)
+    if operator == "aten::mul":
+        assert edit is None
+        return
+    assert edit is not None
+    launched = np.broadcast_to(edit.duration, len(program.event)) > 0.0
+    assert launched.sum() == 4
+    replay = Replay(program)
+    saved_us = (replay.run().step_ns - replay.run(edit).step_ns) / US
+    # From the operator's begin to its last wait (890 us), and the allocation afterwards.
+    assert saved_us == pytest.approx(1190.0, abs=60.0)
 
 
 @pytest.mark.parametrize(("operator", "for_sizes"), [("aten::nonzero", True), ("aten::item", False)])

@@ -135,6 +135,18 @@ class CudnnBenchmark(Flag):
         return {"cudnn.benchmark": _cudnn("benchmark", wanted=True)}
 
 
+class CudnnSearchOff(Flag):
+    """No timing of algorithms."""
+
+    fix = "FX324"
+
+    live = False
+    why_not_live = "cuDNN keeps the algorithms of all sizes that it has met, and a trial repeats its batches"
+
+    def switches(self) -> dict[str, Switch]:
+        return {"cudnn.benchmark": _cudnn("benchmark", wanted=False)}
+
+
 class NotDeterministic(Flag):
     """What determinism costs."""
 

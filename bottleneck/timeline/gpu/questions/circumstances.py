@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from ...lanes.replay import Edit
     from ...steps.facts import Facts
     from ...steps.loop_price import LoopPrice
 
@@ -31,5 +32,7 @@ class Circumstances:
     """Compute capability, like "9.0"."""
     ungraded: NDArray[np.bool_] | None = None
     """Activities of the model that every step runs without gradients, (m,); None where none does."""
+    searches: Edit | None = None
+    """Takes away that convolutions time their algorithms; None where none does."""
     loop: LoopPrice | None = None
     """The Python loop that takes most of the host's time."""

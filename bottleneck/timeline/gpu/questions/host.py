@@ -1,4 +1,4 @@
-"""Questions about what holds the host up on a run with a GPU: graph breaks and copies.
+"""Questions about what holds the host up on a run with a GPU: graph breaks, copies, searches.
 
 In: a `Program`, masks over its activities, the circumstances. Out: `Question`s.
 """
@@ -56,4 +56,15 @@ def copy_questions(program: Program, known: Circumstances) -> Iterator[Question]
             Edit(work={Work.COPY: 0.0}, drop_waits=waits, duration=np.where(copies, 0.0, 1.0)),
             "replay with every copy overlapped or avoided",
             bound=True,
+        )
+
+
+def search_questions(known: Circumstances) -> Iterator[Question]:
+    """Convolutions that time their algorithms in the step."""
+    if known.searches is not None:
+        yield Question(
+            WhatIf.SEARCHES_GONE,
+            known.searches,
+            "replay without what convolutions do up to their last wait for the device (they time their algorithms"
+            " until then), and without allocating anew what they free for it",
         )
