@@ -22,6 +22,9 @@ _ACTS = "forward passes without gradients"
 _LOOP_WEIGHT = 0.8
 """Four of the five loops that were rewritten gave this share of their bound and more (reports/trials.md)."""
 
+_FOR_SIZES = given("sync.waits_for", "==", "sizes", "most waits are for the size of a result")
+_FOR_COPIES = given("sync.waits_for", "==", "copies", "most waits are for copies of what the host has made")
+
 FIXES: tuple[Fix, ...] = (
     Fix(
         id="FX501",
@@ -48,7 +51,7 @@ for step, (inputs, targets) in enumerate(loader):
         verify="No synchronising call in a normal step; torch.cuda.set_sync_debug_mode('warn') stays silent.",
         can_try=True,
         options={"every": Option(kind="int")},
-        unless=(given("sync.for_sizes", "==", True, "most waits are for the size of a result"),),
+        unless=(_FOR_SIZES, _FOR_COPIES),
         only_answered=True,  # otherwise nothing waits for a read
         sources=(_TUNING, _SYNC_MODE),
     ),
@@ -60,6 +63,7 @@ for step, (inputs, targets) in enumerate(loader):
         " in an if need a size or a value that depends on the data, so the host waits. Use operations of"
         " fixed size on masks instead.",
         when=(ON_GPU,),
+        unless=(_FOR_COPIES,),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.SYNCS_GONE,
         basis="the waits removed",
@@ -80,6 +84,7 @@ loss = torch.where(mask, losses, 0.0).sum() / mask.sum().clamp(min=1)""",
         what_to_change="Copy metrics into pinned memory with non_blocking=True, record an event, and read"
         " them one step later, when the copy has arrived.",
         when=(ON_GPU,),
+        unless=(_FOR_SIZES, _FOR_COPIES),
         what_if=WhatIf.SYNCS_GONE,
         basis="the waits removed",
         may_break="Reading before the event has completed gives wrong values.",
@@ -104,6 +109,34 @@ class Later:
         undo="Use .item() again.",
         verify="The host does not wait in the step.",
         sources=(recipe("intermediate/pinmem_nonblock.html", "A guide on pin_memory() and non_blocking"),),
+    ),
+    Fix(
+        id="FX521",
+        title="Make constants on the device once",
+        addresses=("BN601",),
+        what_to_change="torch.tensor(..., device=device) and .to(device) of a new tensor copy from the host, which"
+        " waits for the copy each time. Make such a tensor once and keep it as a buffer. A single number needs"
+        " no tensor. A batch is copied from pinned memory with non_blocking=True.",
+        when=(ON_GPU, _FOR_COPIES),
+        what_if=WhatIf.SYNCS_GONE,
+        basis="the waits removed",
+        may_break="A buffer is shared by all steps: do not change it in place.",
+        code="""\
+import torch
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        scale = torch.tensor([0.5, 2.0, 1.0])
+        self.register_buffer("scale", scale, persistent=False)
+
+    def forward(self, x):
+        # was: x * torch.tensor([0.5, 2.0, 1.0], device=x.device)
+        return x * self.scale""",
+        undo="Make it in each step again.",
+        verify="No copy to the device at that line.",
+        sources=(_TUNING, _SYNC_MODE),
     ),
     Fix(
         id="FX504",

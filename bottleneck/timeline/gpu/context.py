@@ -23,9 +23,11 @@ from .device_masks import DeviceWork
 
 _HIP = re.compile(r"^hip")
 _TO_DEVICE = re.compile("HtoD")
+_COPIES = re.compile(r"^aten::(copy_|_to_copy)$")
 _SIZED_BY_DATA = re.compile(
     r"^aten::(nonzero\w*|masked_select|_?unique\w*|repeat_interleave|bincount|argwhere)$"
 )
+_MOST = 0.5
 
 
 def _per_step(count: int, program: Program) -> float:
@@ -75,7 +77,7 @@ def gpu_context(
         "copies.h2d_ms": share(trace.named(_TO_DEVICE, activities)) * true_ms,
         "sync.per_step": _per_step(of_kind[EventKind.SYNC], program),
         "sync.item_per_step": _per_step(int(work.items.sum()), program),
-        "sync.for_sizes": waits_for_sizes(trace, program),
+        "sync.waits_for": waits_for(trace, program),
         "kernels.matmul_fp32_share": share(work.fp32_math),
         "kernels.conv_share": share(family == "conv"),
         "kernels.bf16_share": share(math & np.isin(dtype, ("bf16", "fp16", "half"))),
@@ -130,8 +132,20 @@ def _micro_steps(trace: Trace, program: Program) -> float:
     return len(trace.rows(Kind.ANNOTATION, named="backward")) / max(1, program.steps)
 
 
-def waits_for_sizes(trace: Trace, program: Program) -> bool:
-    """Return whether most waits are of operators whose result has a size that depends on the data."""
-    waits = program.row[program.kind == EventKind.SYNC]
-    inside = trace.inside(waits, trace.rows(Kind.OP, named=_SIZED_BY_DATA))
-    return bool(len(waits)) and bool(inside.mean() > 0.5)
+def waits_for(trace: Trace, program: Program) -> str:
+    """Return what most waits are for.
+
+    Returns:
+        "sizes": of results, which depend on the data. "copies": to the device, of what the host just made.
+        "values": of tensors; also where the device's work is waited for, or no kind is most.
+    """
+    waits = np.flatnonzero(program.kind == EventKind.SYNC)
+    if not len(waits):
+        return "values"
+    rows = program.row[waits]
+    if trace.inside(rows, trace.rows(Kind.OP, named=_SIZED_BY_DATA)).mean() > _MOST:
+        return "sizes"
+    sent = np.zeros(len(program.kind), dtype=bool)
+    sent[program.event[trace.named(_TO_DEVICE, program.activity_row)]] = True
+    after_copy = sent[np.maximum(waits - 1, 0)] & trace.inside(rows, trace.rows(Kind.OP, named=_COPIES))
+    return "copies" if after_copy.mean() > _MOST else "values"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from torch_bottleneck.timeline.gpu.compiler_reach import Reach, host_left_ns
-from torch_bottleneck.timeline.gpu.context import waits_for_sizes
+from torch_bottleneck.timeline.gpu.context import waits_for
 from torch_bottleneck.timeline.gpu.device_masks import DeviceWork
 from torch_bottleneck.timeline.gpu.edits import few_launches, gradients_untouched, seams_gone, searches_gone
 from torch_bottleneck.timeline.lanes.calibrate import calibrate
@@ -236,19 +236,38 @@ def test_a_convolution_that_waits_for_the_device_times_its_algorithms_until_then
     assert saved_us == pytest.approx(1190.0, abs=60.0)
 
 
-@pytest.mark.parametrize(("operator", "for_sizes"), [("aten::nonzero", True), ("aten::item", False)])
-def test_waits_for_the_size_of_a_result_are_told_from_those_for_a_number(
-    operator: str, for_sizes: bool
+@pytest.mark.parametrize(
+    ("operator", "copied", "what"),
+    [
+        ("aten::nonzero", False, "sizes"),
+        ("aten::item", False, "values"),
+        ("aten::copy_", True, "copies"),
+        ("aten::copy_", False, "values"),
+    ],
+)
+def test_what_waits_are_for_is_told_by_the_operator_and_by_what_was_sent_before(
+    operator: str, copied: bool, what: str
 ) -> None:
     writer = TraceWriter()
     for at in (0.0, 1000.0, 2000.0):
         writer.row("forward", "user_annotation", at, 800)
         writer.launch(at + 10, 20, start=at + 40, length=300)
         writer.row(operator, "cpu_op", at + 100, 300)
+        if copied:
+            # A small copy is on its way when its call returns; then the host waits for it.
+            writer.launch(
+                at + 102,
+                5,
+                start=at + 345,
+                length=3,
+                kernel="Memcpy HtoD (Pageable -> Device)",
+                cat="gpu_memcpy",
+                call="cudaMemcpyAsync",
+            )
         writer.row("cudaStreamSynchronize", "cuda_runtime", at + 110, 250)
     writer.steps([0.0, 1000.0, 2000.0, 3000.0])
     trace = writer.build()
     program = build_program(trace, np.arange(4) * 1_000_000)
     assert program is not None
     assert (program.kind == EventKind.SYNC).sum() == 3
-    assert waits_for_sizes(trace, program) is for_sizes
+    assert waits_for(trace, program) == what

@@ -65,6 +65,6 @@ def search_questions(known: Circumstances) -> Iterator[Question]:
         yield Question(
             WhatIf.SEARCHES_GONE,
             known.searches,
-            "replay without what convolutions do up to their last wait for the device (they time their algorithms"
-            " until then), and without allocating anew what they free for it",
+            "replay without what convolutions do up to their last wait for the device (until then they time"
+            " their algorithms), and without allocating anew what they free for it",
         )
