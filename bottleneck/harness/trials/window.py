@@ -46,6 +46,9 @@ LONGEST_BLOCK_SECONDS = 3 * BLOCK_SECONDS
 BLOCK_STEPS = (2, 60)
 """Fewest and most steps of a block."""
 LEAST_PAIRS, MOST_PAIRS = 3, 12
+KNOWN_WITHIN = 1.1
+"""A gain that is decided is timed on until its interval ends at no more than so many times the gain, or until
+the fix has had its share of the time."""
 SPOILED = 3
 """Blocks of one trial that are repeated because of a validation or a compilation in them."""
 
@@ -200,15 +203,16 @@ class TrialWindow:
     def _all(self) -> Steps:
         yield
         yield from self._survey()
-        for wish in self._request.wishes:
+        wishes = self._request.wishes
+        for number, wish in enumerate(wishes):
             left = self._of_all(self._left_seconds())[0]
             if left <= 0:
                 break
             if not (wish.instead_of and self._is_faster(wish.instead_of)):
-                yield from self._try(wish, seconds=left)
+                yield from self._try(wish, seconds=left, share=1 / (len(wishes) - number))
         pair = self._best_pair()
         if pair is not None and (left := self._of_all(self._left_seconds())[0]) > 0:
-            yield from self._try(*pair, seconds=left)
+            yield from self._try(*pair, seconds=left, share=1.0)
         self.end("the time for trials was used up (--trial-seconds)")
 
     def _survey(self) -> Steps:
@@ -271,7 +275,7 @@ class TrialWindow:
                     return one, other
         return None
 
-    def _try(self, *wishes: TryWish, seconds: float) -> Steps:
+    def _try(self, *wishes: TryWish, seconds: float, share: float) -> Steps:
         fix, *others = (wish.wish.fix for wish in wishes)
         beside = others[0] if others else ""
         self._say(f"trying {' and '.join([fix, *others])}")
@@ -282,7 +286,7 @@ class TrialWindow:
         began = monotonic()
         try:
             self._patches = [PATCHES[w.wish.fix](dict(w.wish.options), w.wish.environment) for w in wishes]
-            row = yield from self._measure(wishes, until=began + seconds)
+            row = yield from self._measure(wishes, enough=began + share * seconds, until=began + seconds)
         except ApartError:
             raise
         except (TrialFailedError, NotSwitchable) as error:
@@ -300,7 +304,7 @@ class TrialWindow:
         self._rows[-1] = msgspec.structs.replace(row, look=look, seconds=monotonic() - began)
         self._write()
 
-    def _measure(self, wishes: tuple[TryWish, ...], *, until: float) -> Steps:
+    def _measure(self, wishes: tuple[TryWish, ...], *, enough: float, until: float) -> Steps:
         program = self._program()
         yield from self._foresee_all(program, wishes)
         losses: list[float | None] = []
@@ -316,7 +320,7 @@ class TrialWindow:
         yield from self._settle(max(self._settle_steps(program), self._queued()))
         evidence = self._alike(self._evidence)
         steps = self._block_steps()
-        without, with_it = yield from self._turns(program, steps=steps, until=until)
+        without, with_it = yield from self._turns(program, steps=steps, enough=enough, until=until)
         return TriedFix(
             fix=wishes[0].wish.fix,
             beside=wishes[1].wish.fix if len(wishes) > 1 else "",
@@ -339,8 +343,10 @@ class TrialWindow:
             evidence.append(applied.evidence)
         return "; ".join(evidence)
 
-    def _turns(self, program: Program, *, steps: int, until: float) -> Steps:
-        """Time blocks in turns until they decide; return the step times without and with the fix.
+    def _turns(self, program: Program, *, steps: int, enough: float, until: float) -> Steps:
+        """Time blocks in turns until they decide, and on while there is time enough for a better figure.
+
+        Return the step times without and with the fix.
 
         On, off, off, on, on, ...: drift cancels within two pairs, and half of the switches are saved.
         """
@@ -364,8 +370,9 @@ class TrialWindow:
                 times[on] = seconds * 1e3
             without.append(times[False])
             with_it.append(times[True])
-            late = self._of_all(monotonic() > until)[0]
-            if len(without) >= MOST_PAIRS or self._is_decided(without, with_it) or late:
+            late, share_used = self._of_all((monotonic() > until, monotonic() > enough))[0]
+            decided, known = self._is_decided(without, with_it)
+            if len(without) >= MOST_PAIRS or late or (decided and (known or share_used)):
                 return without, with_it
 
     # -- together with other ranks -------------------------------------------------------------
@@ -460,9 +467,12 @@ class TrialWindow:
         wanted = math.ceil(BLOCK_SECONDS / max(self._step_seconds, 1e-6))
         return max(fewest, min(most, wanted))
 
-    def _is_decided(self, without: list[float], with_it: list[float]) -> bool:
+    def _is_decided(self, without: list[float], with_it: list[float]) -> tuple[bool, bool]:
+        """Return whether the blocks decide, and whether the figure is known as well as it should be."""
         ratio = ratio_in_turns(without, with_it, [*(row.without_ms for row in self._rows), without])
-        return decide_ratio(ratio, least_pairs=LEAST_PAIRS, threshold=NEGLIGIBLE_SHARE) != "undecided"
+        decision = decide_ratio(ratio, least_pairs=LEAST_PAIRS, threshold=NEGLIGIBLE_SHARE)
+        rough = decision == "faster" and ratio is not None and (ratio.high or 0) > KNOWN_WITHIN * ratio.ratio
+        return decision != "undecided", not rough
 
     # -- the patch -----------------------------------------------------------------------------
 

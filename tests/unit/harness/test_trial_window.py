@@ -20,6 +20,7 @@ from torch_bottleneck.harness.trials.patches.base import NotSwitchable, Patch, P
 from torch_bottleneck.harness.trials.window import TrialWindow
 from torch_bottleneck.model.verify import CompilerLook, TrialRequest, TriedFix, TriedFixes, TryWish, Wish
 from torch_bottleneck.runs.store import Store
+from torch_bottleneck.stats.ratio_paired import ratio_in_turns
 
 SLOW_S, FAST_S = 0.02, 0.002
 SCATTER = 0.02  # of a step's time
@@ -222,6 +223,24 @@ def test_steps_are_timed_in_turns_and_losses_are_of_the_same_steps(
     assert len(row.losses) == window_module.LOSS_STEPS[1]
     assert TRAINING.seconds == SLOW_S
     assert Sleepless.log.count("on") == Sleepless.log.count("off")
+
+
+@pytest.mark.parametrize(("scatter", "seconds"), [(SCATTER, 30.0), (0.9, 60.0), (0.9, 4.0)])
+def test_a_gain_is_timed_until_it_is_known_well_or_its_share_of_the_time_is_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scatter: float, seconds: float
+) -> None:
+    monkeypatch.setattr(f"{__name__}.SCATTER", scatter)
+    first, *_ = run(monkeypatch, tmp_path, Sleepless, Sleepless, seconds=seconds).rows
+    ratio = ratio_in_turns(first.without_ms, first.with_ms, [first.without_ms])
+    assert ratio is not None and ratio.low is not None and ratio.high is not None and ratio.low > 1
+    well = ratio.high <= window_module.KNOWN_WITHIN * ratio.ratio
+    if scatter < 0.1:
+        assert well and ratio.pairs == window_module.LEAST_PAIRS
+    elif seconds > 30:
+        assert ratio.pairs > window_module.LEAST_PAIRS
+        assert well or ratio.pairs == window_module.MOST_PAIRS
+    else:
+        assert ratio.pairs < window_module.MOST_PAIRS and not well
 
 
 def test_half_of_the_switches_are_saved_by_the_order_of_turns(
