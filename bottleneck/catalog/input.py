@@ -228,7 +228,7 @@ loader = DataLoader(
         addresses=("BN102", "BN101"),
         what_to_change="Move the expensive part of __getitem__ or collate_fn out of the loop: decode, resize"
         " or tokenize once and store the result. Augment whole batches on the device. Index arrays"
-        " instead of parsing files.",
+        " instead of parsing files. Draw a sampler's indices for all batches at once.",
         risk=Risk.NEEDS_REVIEW,
         may_break="Random augmentation must stay random: store only what is the same every epoch.",
         what_if=WhatIf.INPUT_READY,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from ..model.codes import LateCause, Part, WhatIf
 from ..model.diagnosis import BudgetLine, KernelRow, WhatIfResult
 from ..model.doubt import Doubt
-from ..model.run import JsonValue, LoopTime, SourceSite
+from ..model.run import JsonValue, LoopTime, SiteTime, SourceSite
 from ..model.view import CodeNode, StepTimeline
 from ..model.work import ComputeFacts
 
@@ -131,6 +131,8 @@ class Timeline:
     """The Python loop inside the step that `LOOP_GONE` is about."""
     loop_owner: str = ""
     """See `Tree.owner`."""
+    input_call: SiteTime | None = None
+    """See `InputSupply.main_call`."""
     update_loop: SourceSite | None = None
     """The loop of the user's that the optimizer's update runs in."""
     own_work_ms: dict[LateCause, tuple[float, ...]] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from ...model.words import byte_size, ms, percent
 from ...timeline.result import SpanKind
 from ...timeline.steps.loop_lines import MAIN_SHARE
 from ...timeline.steps.starts import LoaderStarts, WorkerStarts
-from ...timeline.steps.supply import burst_share, main_call, production_ms
+from ...timeline.steps.supply import burst_share, production_ms
 from ..base import Analyzer, Facts, predicted_evidence
 
 
@@ -113,12 +113,13 @@ class WaitingForInput(Analyzer):
         own = loader is None or not loader.num_workers
         where = "makes its own input" if own else "waits for its input"
         title = f"Each step {where} for {ms(cost)}"
-        slow, starts = main_call(loader), facts.timeline.starts
+        slow, starts = facts.timeline.input_call, facts.timeline.starts
         if starts is not None and starts.cost_ms >= MAIN_SHARE * cost:
             title += f", {ms(starts.cost_ms)} of it to start workers"
             sites = [*(each.loader.site for each in starts.loaders), *sites]
         elif slow is not None:
             title += f", mostly for `{slow.call}` at {slow.site.short}"
+            sites = [slow.site, *sites] if loader is not None and loader.num_workers else sites
         yield self.finding(
             facts,
             title,

@@ -20,7 +20,7 @@ from ..steps.rare import RareWork
 from ..steps.supply import sampled_total, training_loader
 from ..trace.dialect import Kind
 from ..trace.table import Trace
-from ..whose.tree import Branch, Tree, build_tree
+from ..whose.tree import LOADER, Branch, Tree, build_tree
 from .program import Program
 from .recompute import recorders
 from .replay import Edit
@@ -29,7 +29,6 @@ _LEAST_SHARE = 0.01
 _MOST_NODES = 200
 _ONE_CALL = 0.8
 """Share of a line's time in one call, or of a loop's in one line, that makes the name of that its own."""
-_LOADER = "torch.utils.data."
 _NODE = re.compile(r"^autograd::engine::evaluate_function")
 
 Pricer = Callable[["Branch"], "tuple[float, bool] | None"]
@@ -118,7 +117,7 @@ def code_tree(tree: Tree, *, true_ms: float, price: Pricer, loaders: Sequence[Lo
         samples=tree.root.samples,
         children=_children(tree.root, true_ms, price, left),
     )
-    waits = [node for node in root.walk() if node.callee.startswith(_LOADER) and node.role == "input"]
+    waits = [node for node in root.walk() if node.callee.startswith(LOADER) and node.role == "input"]
     made = training_loader(loaders)
     if not waits or made is None or made.production is None or made.production.where != "workers":
         return root
@@ -137,16 +136,17 @@ def _in_workers(wait: CodeNode, production: Production, true_ms: float) -> CodeN
     """Return the wait for a batch with the lines that its workers make it in.
 
     While the step waits, its length is that of production: a line that takes half of a batch's production
-    takes half of the step, until nothing is waited for.
+    takes half of the step, until nothing is waited for. What the training process itself does stays.
     """
     total = sampled_total(production)
-    children = tuple(
+    waited_ms = wait.ms - sum(child.ms for child in wait.children)
+    children = wait.children + tuple(
         CodeNode(
             name=item.call or item.site.function,
             role="input",
-            ms=wait.ms * item.count / total,
-            share=wait.share * item.count / total,
-            price_ms=min(wait.ms, true_ms * item.count / total),
+            ms=waited_ms * item.count / total,
+            share=waited_ms / wait.ms * wait.share * item.count / total,
+            price_ms=min(waited_ms, true_ms * item.count / total),
             samples=item.count,
             file=item.site.file,
             line=item.site.line,

@@ -69,7 +69,10 @@ class Facts:
     def supply(self) -> InputSupply | None:
         """Production cost of the input, where measured."""
         phases = self.baseline.phases_ms if self.baseline is not None else {}
-        return input_supply(self.loaders, wait_ms=phases.get("data", 0.0), cores=self.cores)
+        fetching = self.tree.in_fetches() if self.tree is not None else None
+        return input_supply(
+            self.loaders, wait_ms=phases.get("data", 0.0), cores=self.cores, fetching=fetching
+        )
 
     @property
     def cores(self) -> int | None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from ...model.codes import WhatIf
 from ...model.diagnosis import WhatIfResult
-from ...model.run import LoaderFacts, Production, SiteTime
+from ...model.run import LoaderFacts, Production, SiteTime, SourceSite
 from ...model.words import ms, percent
+from ..whose.tree import Branch
 from .baseline import Baseline
 
 _MOSTLY = 0.5
@@ -119,14 +120,30 @@ class InputSupply:
     """Of the production: the function, or the line alone."""
     alone_ms: float | None = None
     """What producing would take in the training process; None where no worker was timed."""
+    own_ms: float = 0.0
+    """Of the wait, with workers: what the training process itself does, in lines of the user's."""
+    own_call: SiteTime | None = None
+    """Where most of that is, if it is most of the wait."""
     passes_per_step: float = 0.0
     """Iterators that are made, 1 at most: the first batch of each is not begun before it is asked for."""
 
+    @property
+    def main_call(self) -> SiteTime | None:
+        """The line that the input of a step waits for most, if it is known what it calls."""
+        return self.own_call or self.call
+
 
 def input_supply(
-    loaders: Sequence[LoaderFacts], *, wait_ms: float, cores: int | None = None
+    loaders: Sequence[LoaderFacts],
+    *,
+    wait_ms: float,
+    cores: int | None = None,
+    fetching: Branch | None = None,
 ) -> InputSupply | None:
-    """Join the training loader's production cost with the step."""
+    """Join the training loader's production cost with the step.
+
+    `fetching` is what the training process itself does while it fetches (`Tree.in_fetches`).
+    """
     loader = training_loader(loaders)
     if loader is None:
         return None
@@ -141,6 +158,7 @@ def input_supply(
     else:
         return None
     function, share = _goes_with_first(made)
+    own_ms = min(wait_ms, fetching.total_ms) if loader.num_workers and fetching is not None else 0.0
     knows_passes = loader.length is not None or loader.iterators > 1  # a first pass may never end
     alone = None
     if loader.num_workers and made is not None and made.fetch_ms:
@@ -158,13 +176,26 @@ def input_supply(
         call_function=function,
         call_share=share,
         alone_ms=alone,
+        own_ms=own_ms,
+        own_call=_main_line(fetching) if fetching is not None and own_ms > _MOSTLY * wait_ms else None,
         passes_per_step=min(1.0, per_step / batches_per_iterator(loader)) if knows_passes else 0.0,
     )
 
 
+def _main_line(branch: Branch) -> SiteTime | None:
+    """Return the deepest line that takes at least half of a branch, and its call."""
+    while (below := branch.branches()) and below[0].total_ms >= _MOSTLY * branch.total_ms:
+        branch = below[0]
+    if branch.frame is None:
+        return None
+    frame = branch.frame
+    site = SourceSite(file=frame.file, line=frame.line, function=frame.function)
+    return SiteTime(site=site, phase="data", call=branch.call, total_ms=branch.total_ms)
+
+
 def workers_needed(supply: InputSupply, *, rest_ms: float) -> int:
     """Return the workers whose supply keeps up with the step that never waits for input."""
-    return max(1, math.ceil(supply.production_ms / max(rest_ms, 1e-6)))
+    return max(1, math.ceil(supply.production_ms / max(rest_ms + supply.own_ms, 1e-6)))
 
 
 def supply_answers(
@@ -173,11 +204,13 @@ def supply_answers(
     """Answer what no replay can: the producers are other processes, or should be.
 
     `rest_ms` is the step when no batch is waited for, `cores` those that workers may use; the baseline's
-    processor time says what production and training share.
+    processor time says what production and training share. What the training process itself does for a batch
+    stays, however many workers there are.
     """
+    busy_ms = rest_ms + supply.own_ms
     found = (
-        _more_workers(supply, rest_ms=rest_ms, true_ms=true_ms, cores=cores, baseline=baseline),
-        _in_main(supply, rest_ms=rest_ms, true_ms=true_ms),
+        _more_workers(supply, rest_ms=busy_ms, true_ms=true_ms, cores=cores, baseline=baseline),
+        _in_main(supply, rest_ms=busy_ms, true_ms=true_ms),
     )
     answers = [answer for answer in found if answer is not None and answer.saves_ms > 0]
     # A part of the production that costs nothing is an answer, too.
@@ -191,7 +224,7 @@ def _more_workers(
     if not cores:
         return None
     # More workers than cores only pay while they sleep on a disk, which is not assumed.
-    workers = min(workers_needed(supply, rest_ms=rest_ms), cores)
+    workers = min(workers_needed(supply, rest_ms=rest_ms - supply.own_ms), cores)
     if workers <= supply.workers:
         return None
     cpu_rest, cpu_production = rest_ms, supply.production_ms
@@ -242,21 +275,31 @@ def _divided(supply: InputSupply, *, rest_ms: float, true_ms: float) -> Iterator
     While the step waits, its length is that of production: what a batch takes less, the step takes less,
     until nothing is waited for.
     """
-    rows = supply.rows_share
-    if rows is None:
-        return
     # Without workers the wait is the production, with what is around it.
     each = supply.production_ms / supply.workers if supply.workers else supply.wait_ms
 
-    def without(question: WhatIf, share: float, basis: str, *, bound: bool) -> WhatIfResult:
-        step = max(rest_ms, true_ms - share * each)
+    def without(question: WhatIf, ms_gone: float, basis: str, *, bound: bool) -> WhatIfResult:
+        step = max(rest_ms, true_ms - ms_gone)
         return WhatIfResult(
             question=question, step_ms=step, saves_ms=true_ms - step, basis=basis, bound=bound
         )
 
+    own = supply.own_call
+    if own is not None:
+        yield without(
+            WhatIf.PRODUCTION_CHEAPER,
+            supply.own_ms,
+            f"without the {ms(supply.own_ms)} that the training process itself spends in a fetch, mostly for "
+            f"`{own.call}` at {own.site.short}",
+            bound=False,
+        )
+        return
+    rows = supply.rows_share
+    if rows is None:
+        return
     yield without(
         WhatIf.ROWS_BATCHED,
-        rows,
+        rows * each,
         f"{percent(rows)} of {ms(supply.production_ms)} of production goes to fetching and collating rows "
         "one by one, by samples of its stack; one call for all of them takes time, too",
         bound=False,
@@ -265,7 +308,7 @@ def _divided(supply: InputSupply, *, rest_ms: float, true_ms: float) -> Iterator
     if call is not None:
         yield without(
             WhatIf.PRODUCTION_CHEAPER,
-            supply.call_share,
+            supply.call_share * each,
             f"{percent(supply.call_share)} of {ms(supply.production_ms)} of production is `{call.call}` at "
             f"{call.site.short}"
             + (f" and the rest of {supply.call_function}()" if supply.call_function else ""),
@@ -274,7 +317,7 @@ def _divided(supply: InputSupply, *, rest_ms: float, true_ms: float) -> Iterator
     else:
         yield without(
             WhatIf.PRODUCTION_CHEAPER,
-            1.0 - rows,
+            (1.0 - rows) * each,
             f"without the {percent(1.0 - rows)} of {ms(supply.production_ms)} of production that does more "
             "than handle rows",
             bound=True,

@@ -33,6 +33,9 @@ _MOSTLY = 0.9
 
 _Key = tuple[str, int, str, str]
 
+LOADER = "torch.utils.data."
+"""What is called there makes batches."""
+
 
 @dataclass(slots=True)
 class Branch:
@@ -152,6 +155,22 @@ class Tree:
                 pending += branch.children.values()
                 continue
             whole.add(branch)
+        return whole
+
+    def in_fetches(self) -> Branch:
+        """Return what the training process itself does while it fetches a batch, in lines of the user's.
+
+        With workers that is drawing the indices of batches, by a sampler.
+        """
+        whole, pending = Branch(), self.root.branches()
+        while pending:
+            branch = pending.pop()
+            if not branch.callee.startswith(LOADER) or not branch.by_role.get("input"):
+                pending += branch.children.values()
+                continue
+            for key, child in branch.children.items():
+                whole.add(child)
+                whole.children[key] = child
         return whole
 
     def update_loop(self) -> SourceSite | None:

@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 
 from torch_bottleneck.model.codes import WhatIf
-from torch_bottleneck.model.run import LoopTime, Run, SourceSite, StackFrame, Stacks
+from torch_bottleneck.model.diagnosis import WhatIfResult
+from torch_bottleneck.model.run import (
+    LoaderFacts,
+    LoopTime,
+    Production,
+    Run,
+    SiteTime,
+    SourceSite,
+    StackFrame,
+    Stacks,
+)
 from torch_bottleneck.timeline.cpu.reading import extra_context
 from torch_bottleneck.timeline.lanes.ask import Asker
 from torch_bottleneck.timeline.lanes.by_code import code_tree, extra_nodes, rare_nodes, without
@@ -20,6 +30,7 @@ from torch_bottleneck.timeline.lanes.questions import shared_questions
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 from torch_bottleneck.timeline.steps.facts import Facts
 from torch_bottleneck.timeline.steps.rare import RareWork
+from torch_bottleneck.timeline.steps.supply import InputSupply, input_supply, supply_answers
 from torch_bottleneck.timeline.whose.tree import Tree, build_tree
 
 LOOP = ((10, 40),)
@@ -460,3 +471,59 @@ def test_calls_of_distributions_have_a_price_while_they_check_their_arguments(
     answer = found.get(WhatIf.DISTRIBUTIONS_UNCHECKED)
     assert (None if answer is None else answer.saves_ms) == (saves_ms and pytest.approx(saves_ms))
     assert answer is None or answer.bound
+
+
+FETCH = at(10, "loader", callee="torch.utils.data.dataloader._BaseDataLoaderIter.__next__")
+DRAWN = at(5, "np.random.choice()", function="__iter__", via="torch.utils.data.sampler.BatchSampler.__iter__")
+
+
+class Supplied(NamedTuple):
+    supply: InputSupply
+    answers: dict[WhatIf, WhatIfResult]
+    tree: Tree
+    loader: LoaderFacts
+
+
+def supplied(drawn_ms: float, *, workers: int) -> Supplied:
+    """A step of 70 ms without its input, whose fetches take 40 ms, some of them in the sampler."""
+    tree = tree_of(
+        Seen((FETCH,), 35.0 - drawn_ms, "data", "optimizer"),
+        Seen((FETCH, DRAWN), drawn_ms, "data", "optimizer"),
+    )
+    made = Production(
+        where="workers" if workers else "main",
+        batches=20,
+        fetch_ms=[150.0] * 20,
+        rows_share=0.2,
+        sites=[SiteTime(site=SourceSite(file="/me/data.py", line=60, function="read"), phase="", count=9)],
+    )
+    loader = LoaderFacts(
+        id=1, cls="DataLoader", num_workers=workers, fetches=20, iterators=1, length=1000, production=made,
+        wait_ms=[40.0] * 20, wait_step=list(range(20)),
+    )  # fmt: skip
+    supply = input_supply([loader], wait_ms=40.0, cores=16, fetching=tree.in_fetches())
+    assert supply is not None
+    answers = supply_answers(supply, rest_ms=65.0, true_ms=105.0, cores=16, baseline=None)
+    return Supplied(supply, answers, tree, loader)
+
+
+def test_what_a_sampler_does_in_the_training_process_no_workers_take_over() -> None:
+    supply, answers, tree, loader = supplied(30.0, workers=1)
+    assert supply.own_ms == pytest.approx(30.0)
+    assert supply.main_call is not None and supply.main_call.site.line == 5
+    cheaper = answers[WhatIf.PRODUCTION_CHEAPER]
+    assert cheaper.saves_ms == pytest.approx(30.0) and "np.random.choice()" in cheaper.basis
+    assert answers[WhatIf.INPUT_WORKERS].step_ms == pytest.approx(95.0, rel=0.01)
+    root = code_tree(tree, true_ms=105.0, price=lambda branch: (branch.total_ms, False), loaders=[loader])
+    ms = {node.line: node.ms for node in root.walk() if node.role == "input" and not node.children}
+    assert ms == {5: pytest.approx(30.0), 60: pytest.approx(10.0)}
+
+
+def test_a_sampler_that_takes_little_of_the_wait_is_not_what_the_input_waits_for() -> None:
+    supply, answers, *_ = supplied(4.0, workers=1)
+    assert supply.own_call is None and supply.own_ms == pytest.approx(4.0)
+    assert answers[WhatIf.INPUT_WORKERS].step_ms == pytest.approx(69.0, rel=0.01)
+
+
+def test_without_workers_the_training_process_makes_all() -> None:
+    assert supplied(30.0, workers=0).supply.own_ms == 0.0
