@@ -25,6 +25,7 @@ Chain: TypeAlias = tuple[tuple[str, int, str], ...]
 """(file, line, function) of the user's frames, the outermost first."""
 
 _Loop: TypeAlias = ast.For | ast.AsyncFor | ast.While
+_JOINS = (".cat", ".concat", ".concatenate", ".hstack", ".vstack")
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 LOOPS_KEPT = 6
@@ -192,13 +193,21 @@ def _names(node: ast.AST) -> Iterator[tuple[str, bool]]:
         yield from _names(child)
 
 
-def _added(node: ast.Assign | ast.AnnAssign) -> ast.expr | None:
-    """Return what `total = total + x` adds: the same sum as `total += x`; None for any other assignment."""
-    if isinstance(node, ast.AnnAssign) or len(node.targets) != 1 or not isinstance(node.value, ast.BinOp):
+def _added(node: ast.Assign | ast.AnnAssign) -> list[ast.expr] | None:
+    """Return what `total = total + x`, or `rows = torch.cat([rows, x])`, adds; None for any other assignment.
+
+    It is the same as `total += x`.
+    """
+    if isinstance(node, ast.AnnAssign) or len(node.targets) != 1:
         return None
-    sides, target = (node.value.left, node.value.right), ast.unparse(node.targets[0])
-    others = [side for side in sides if ast.unparse(side) != target]
-    return others[0] if isinstance(node.value.op, ast.Add) and len(others) == 1 else None
+    value, target = node.value, ast.unparse(node.targets[0])
+    parts: list[ast.expr] = []
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+        parts = [value.left, value.right]
+    elif isinstance(value, ast.Call) and value.args and ast.unparse(value.func).endswith(_JOINS):
+        parts = value.args[0].elts if isinstance(value.args[0], (ast.List, ast.Tuple)) else []
+    others = [part for part in parts if ast.unparse(part) != target]
+    return others if len(others) == len(parts) - 1 else None
 
 
 class _Reader:
@@ -215,7 +224,8 @@ class _Reader:
             return
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             added = _added(node)
-            self._expression(node.value if added is None else added)
+            for part in [node.value] if added is None else added:
+                self._expression(part)
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 self._expression(target)
             return

@@ -184,6 +184,10 @@ def test_source_that_cannot_be_read_has_no_loops(text):
         ("total = total + loss_of(total)", True),
         ("state = cell(item) + 0 * state.mean()", True),
         ("state = 2 * state", True),
+        ("total = torch.cat([total, loss_of(item)])", False),
+        ("total = np.concatenate((loss_of(item), total), axis=0)", False),
+        ("total = torch.cat([total, loss_of(total)])", True),
+        ("total = torch.stack([total, loss_of(item)])", True),
     ],
 )
 def test_a_sum_is_one_however_it_is_written(line, carried):
