@@ -255,7 +255,9 @@ def _code(page: Page, diagnosis: Diagnosis, room: Room | None) -> None:
             continue
         room_left = page.width - len(figures) - 15
         at = shorten(where, min(len(where), room_left // 2))
-        last = row.name[row.name.rfind(".", 0, row.name.find("(")) + 1 :]
+        last = row.name
+        if last[:1].isidentifier():  # a call, not what a comprehension makes
+            last = last[last.rfind(".", 0, last.find("(")) + 1 :]
         ways = (f"{row.role}: {row.name}", f"{row.role}: {last}", last)
         name = next((way for way in ways if len(way) <= room_left - len(at)), None)
         name = name or shorten(last, room_left - len(at))

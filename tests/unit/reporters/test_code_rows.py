@@ -86,3 +86,4 @@ def test_a_long_name_loses_its_module_and_its_role_before_its_middle() -> None:
     assert row("torch.nn.utils.clip_grad_norm_()", "extra") == "extra: clip_grad_norm_()"
     assert row("self.nets[0.5].target_network()", "extra") == "extra: target_network()"
     assert row("target_network()", "no-grad forward") == "target_network()"
+    assert row("[torch.rand(9) for _ in ten]", "extra") == "[torch.rand(9) f…in ten]"
