@@ -22,6 +22,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from ..stats.spread import median_of_others
 from .account import Account
 from .clock import Clock
 from .match import Lane, Matched
@@ -67,6 +68,9 @@ class JointEdit:
     less_ms: Floats | None = None
     """(n, steps): own work that is not done: between those two collectives where the rank does most more
     than the others, as far as there is so much between them, else in proportion."""
+    late_ms: Floats | None = None
+    """(n, steps): likewise lateness that is gone, and with it what the device does more than the others and
+    has made up for where it else waits for its host."""
     transfer: float = 1.0
     """Factor on transfers."""
 
@@ -125,8 +129,7 @@ class JointProgram:
     def _run(self, edits: Sequence[JointEdit], *, trace: bool = False) -> tuple[Floats, _Told]:
         """Run the program under all edits at once; return when each step ends, (edits, steps, n)."""
         n, steps = len(self.edges_ms), self.steps
-        less = np.stack([np.zeros((n, steps)) if e.less_ms is None else e.less_ms for e in edits])
-        cut = _Cut(self, less)
+        cut = _Cut(self, edits)
         factor = np.asarray([e.transfer for e in edits])
         host, device = np.zeros((2, len(edits), n))
         synced = self.edges_ms[:, 0, 0].copy()
@@ -190,10 +193,15 @@ class _Told:
 class _Cut:
     """Moves places by the work that is left out; of pairs, one is the host's pace, one the device's work."""
 
-    def __init__(self, program: JointProgram, less: Floats) -> None:
+    def __init__(self, program: JointProgram, edits: Sequence[JointEdit]) -> None:
         edges = program.edges_ms - program.edges_ms[:, :1]
         self._zero, self._edges = program.edges_ms[:, 0], edges
-        self._from, self._to = _longest_beside_others(program, edges)
+        self._from, self._to, more = _longest_beside_others(program, edges)
+        hidden = np.maximum(more[..., 1] - more[..., 0], 0.0)
+        nothing = np.zeros((len(edges), program.steps))
+        late = np.stack([nothing if e.late_ms is None else e.late_ms for e in edits])
+        less = np.stack([nothing if e.less_ms is None else e.less_ms for e in edits])
+        less = less + np.where(late > 0, late + hidden, 0.0)
         begin, end = edges[:, :-1], edges[:, 1:]
         part, rest = self._to - self._from, self._from - begin + end - self._to
         longest = part.max(axis=2)
@@ -225,19 +233,22 @@ class _Cut:
         return np.moveaxis(self._edges[:, step] - self._so_far[:, :, step], -1, 0)
 
 
-def _longest_beside_others(program: JointProgram, edges: Floats) -> tuple[Floats, Floats]:
-    """Return from where to where in each step a rank does most more than the others, (n, steps, 2) each.
+def _longest_beside_others(program: JointProgram, edges: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return where in each step a rank does most more than the others, and how much more in the whole step.
 
-    Between two of its collectives: all ranks of a group have them.
+    From where, to where and how much, (n, steps, 2) each. Between two of its collectives: all ranks of a
+    group have them.
     """
     low, high = edges[:, :-1].copy(), edges[:, :-1].copy()
-    most = np.zeros(low.shape[:2])
+    most, whole = np.zeros(low.shape[:2]), np.zeros_like(low)
     last = edges[:, 0].copy()
 
     def look(of: Ints, step: int, place: Floats) -> None:
         place = np.clip(place, last[of], edges[of, step + 1])
-        length = (place - last[of]).max(axis=1)
-        more = length - np.median(length)
+        both = place - last[of]
+        whole[of, step] += both - median_of_others(both)
+        length = both.max(axis=1)
+        more = length - median_of_others(length)
         found = more > most[of, step]
         lanes = of[found]
         most[lanes, step], low[lanes, step], high[lanes, step] = more[found], last[lanes], place[found]
@@ -252,7 +263,7 @@ def _longest_beside_others(program: JointProgram, edges: Floats) -> tuple[Floats
             following += 1
             look(join.members, step, join.places_ms[:, : _At.NEEDED] - program.edges_ms[join.members, 0])
         look(np.arange(len(edges)), step, edges[:, step + 1])
-    return low, high
+    return low, high, whole
 
 
 def host_program(work_ms: Floats, transfer_ms: float) -> JointProgram:

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..stats.spread import MAD_TO_SIGMA
+from ..stats.spread import MAD_TO_SIGMA, median_of_others
 from ..stats.student import student_tail
 
 __all__ = ["Found", "Late", "excess_of", "find_late", "lateness_among"]
@@ -153,8 +153,7 @@ def lateness_among(work_ms: Floats, sent: Sequence[object]) -> Floats:
         if len(peers) > _FEW:
             out[peers] = work_ms[peers] - np.median(work_ms[peers], axis=0)
         elif len(peers) > 1:
-            for lane in peers.tolist():
-                out[lane] = work_ms[lane] - np.median(work_ms[peers[peers != lane]], axis=0)
+            out[peers] = work_ms[peers] - median_of_others(work_ms[peers])
     return out
 
 

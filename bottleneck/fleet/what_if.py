@@ -70,10 +70,15 @@ def answer(
         np.median(np.delete(disturbed, late_lanes)) if len(disturbed) > len(late_lanes) else 0.0
     )
     asked: list[tuple[WhatIf, JointEdit, str, bool]] = [
-        (WhatIf.NO_LATE_RANK, JointEdit(less_ms=nobody + undisturbed), "no rank later than its peers", False),
+        (
+            WhatIf.NO_LATE_RANK,
+            JointEdit(late_ms=nobody, less_ms=undisturbed),
+            "no rank later than its peers",
+            False,
+        ),
         (
             WhatIf.RANKS_EVEN,
-            JointEdit(less_ms=np.maximum(lateness, 0.0) + undisturbed),
+            JointEdit(late_ms=np.maximum(lateness, 0.0), less_ms=undisturbed),
             "no rank slower than the median of its peers, in no step",
             True,
         ),
@@ -98,7 +103,7 @@ def answer(
     lengths = program.lengths_ms(
         [
             JointEdit(),
-            *(JointEdit(less_ms=nobody - each + undisturbed * (len(late) > 1)) for each in late),
+            *(JointEdit(late_ms=nobody - each, less_ms=undisturbed * (len(late) > 1)) for each in late),
             *(edit for _, edit, _, _ in asked),
         ]
     )

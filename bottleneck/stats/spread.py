@@ -27,3 +27,16 @@ def mad_spread(values: ArrayLike) -> float | None:
     if len(x) < 2:
         return None
     return float(MAD_TO_SIGMA * np.median(np.abs(x - np.median(x))))
+
+
+def median_of_others(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return for each row of (n, k) the median of all other rows; of a single row, itself."""
+    n = len(values)
+    if n < 2:
+        return values
+    order = np.argsort(values, axis=0, kind="stable")
+    place = np.argsort(order, axis=0, kind="stable")
+    ordered = np.take_along_axis(values, order, axis=0)
+    # Without one row, those above it move down by one place.
+    pair = [np.take_along_axis(ordered, k + (place <= k), axis=0) for k in ((n - 2) // 2, (n - 1) // 2)]
+    return np.asarray((pair[0] + pair[1]) / 2.0)

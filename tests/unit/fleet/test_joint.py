@@ -126,6 +126,26 @@ def test_work_is_left_out_between_the_collectives_where_the_rank_does_more_than_
     assert program.lengths_ms([more])[0, 0] == pytest.approx(22.0), "then the first rank decides"
 
 
+def test_what_a_device_has_made_up_for_is_gone_with_its_lateness() -> None:
+    """The second device does 12 ms more before its first collective, and then waits less for its host.
+
+    Its step is only 6 ms longer. Without its lateness the first rank decides.
+    """
+    places = [
+        np.array([[4.0, 2.0, 2.0, 0.0, 0.0], [16.0, 14.0, 14.0, 0.0, 0.0]]),
+        np.array([[12.0, 4.0, 4.0, 0.0, 0.0], [18.0, 16.0, 16.0, 0.0, 0.0]]),
+    ]
+    joins = tuple(
+        Join(group=0, step=0, members=np.arange(2), places_ms=each, transfer_ms=1.0) for each in places
+    )
+    edges = np.array([[[0.0, 0.0], [14.0, 6.0]], [[0.0, 0.0], [20.0, 18.0]]])
+    program = JointProgram(edges_ms=edges, joins=joins)
+    late = np.array([[0.0], [6.0]])
+    whole, work, lateness = program.lengths_ms([ONE, JointEdit(less_ms=late), JointEdit(late_ms=late)])[:, 0]
+    assert (whole, lateness) == pytest.approx((22.0, 15.0))
+    assert work == pytest.approx(16.0), "what was made up for would still be done"
+
+
 def test_of_the_traced_steps_as_many_are_late_as_the_baseline_tells() -> None:
     """One of four traced steps is late by 20 ms; of the baseline a third."""
     own = np.array([[STEP_MS - TRANSFER_MS] * STEPS, STEP_MS - TRANSFER_MS + np.array([0.0, 0.0, 20.0, 0.0])])
