@@ -113,7 +113,7 @@ def late_lines(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     if fleet is None or fleet.step_ms is None:
         return []
     if not fleet.stragglers:
-        return [(f"No rank is late: {fleet.compared} were compared", "", "")]
+        return [(f"No rank is late beyond chance: {fleet.compared} were compared", "", "")]
     lines = []
     for late in fleet.stragglers:
         without = milliseconds(fleet.step_ms - late.costs_ms, like=fleet.step_ms)

@@ -118,7 +118,7 @@ def test_each_kind_is_said_with_its_price_and_the_step_without_it() -> None:
 
 
 def test_that_nobody_is_late_is_said_too() -> None:
-    assert late_lines(job(8)) == [("No rank is late: 8 were compared", "", "")]
+    assert late_lines(job(8)) == [("No rank is late beyond chance: 8 were compared", "", "")]
     assert late_lines(sample()) == []
 
 
