@@ -200,6 +200,8 @@ class SiteTime(_Record, frozen=True, kw_only=True):
     phase: str
     call: str = ""
     """As written at that line, of most of the time; empty if not known."""
+    callee: str = ""
+    """`module.name` of that in a library; empty if it is the user's own or not known."""
     count: int = 0
     total_ms: float | None = None
 

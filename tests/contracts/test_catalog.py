@@ -291,6 +291,8 @@ def test_code_runs(fix: Fix, training: dict[str, Any], tmp_path: Path) -> None:
         training |= {"p": torch.rand(4, 3), "y": torch.tensor([0, 2, 1, 1])}
     if fix.id == "FX323":
         training |= {"lengths": torch.tensor([4]), "mask": torch.ones(4, 4, dtype=torch.bool)}
+    if fix.id == "FX520":
+        training["arrays"] = [torch.ones(4).numpy()] * 3
     if fix.id == "FX513":
         training |= {"features": 4, "hidden": 8, "inputs": torch.randn(2, 3, 4)}
     exec(compile(fix.code, fix.id, "exec"), training)

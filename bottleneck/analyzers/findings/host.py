@@ -1,10 +1,11 @@
 """Host-bound: the step waits for other work on the training thread.
 
-In: facts. Out: findings BN901 to BN906.
+In: facts. Out: findings BN901 to BN907.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -23,6 +24,10 @@ from ..base import Analyzer, Facts
 _MOST_NAMED = 5
 _MOSTLY = 0.8
 _EVALUATION = "evaluation"
+_MAKES_TENSORS = re.compile(
+    r"torch\.(_VariableFunctionsClass\.(tensor|as_tensor|asarray)"
+    r"|(BFloat16|Bool|Byte|Char|Double|Float|Half|Int|Long|Short)?Tensor)"
+)
 _HALF = 0.5
 """One line with so much of all extra work is what the finding speaks of; below `_MOSTLY` it says that there
 is more."""
@@ -449,3 +454,74 @@ class ConvolutionsSearched(Analyzer):
             sites=facts.forward_sites(),
             not_this="The convolution itself, with the algorithm that was chosen, stays.",
         )
+
+
+class TensorsOfLists(Analyzer):
+    """Tensors are made value by value.
+
+    What it means
+        torch.tensor(), torch.as_tensor() and torch.FloatTensor() read a list one value after the
+        other. Of a list of NumPy arrays each value is a Python object of its own on the way: half a
+        million values take 90 ms.
+
+    How it is measured
+        Stack samples of the training thread, or of the DataLoader's workers, inside such a call. What
+        computes the list itself is not counted where it is another line or function.
+
+    What it costs you
+        The step without the lines that call it. In workers, their share of production while the step
+        waits for it. It is part of the price of input (BN101) or of host work (BN901).
+
+    What it is not
+        Not the copy to a device. Not a call that gets one array, which is only copied: that is
+        seldom long.
+
+    What to do
+        Make one array first: torch.from_numpy(np.stack(arrays)). NumPy copies whole arrays.
+
+    Source
+        torch warns of it: "Creating a tensor from a list of numpy.ndarrays is extremely slow";
+        pytorch/pytorch issue 13918, facebookresearch/ParlAI issue 4470.
+    """
+
+    code = "BN907"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Price all lines that make tensors so, and name the most expensive one."""
+        made = sorted(_making_tensors(facts.timeline.tree), key=lambda node: -node.ms)
+        cost = min(facts.true_ms, sum(_alone_ms(node) for node in made))
+        if cost < NEGLIGIBLE_SHARE * facts.true_ms:
+            return
+        first, more = made[0], len({node.site for node in made}) - 1
+        where = _at(first) + (f" and {more} more line{'s' if more > 1 else ''}" if more else "")
+        most = "up to " if first.bound else ""
+        found = self.finding(
+            facts,
+            f"`{first.name}` at {where} makes tensors value by value, for {most}{ms(cost)} per step",
+            cost_ms=cost,
+            time_ms=sum(node.ms for node in made),
+            evidence=[_as_evidence(node) for node in made[:_MOST_NAMED]],
+            sites=[node.site for node in made],
+            not_this="The copy to a device is not counted.",
+        )
+        yield _about(found, first)
+
+
+def _making_tensors(node: CodeNode | None) -> Iterator[CodeNode]:
+    """Yield the lines that mostly make tensors.
+
+    Extra work has a finding of its own, and another cure: it need not be there.
+    """
+    if node is None or node.role == "extra":
+        return
+    if node.price_ms is not None and _MAKES_TENSORS.fullmatch(node.callee):
+        yield node
+        return
+    for child in node.children:
+        yield from _making_tensors(child)
+
+
+def _alone_ms(node: CodeNode) -> float:
+    """Return what a line costs, without the user's functions that it calls."""
+    inner = sum(child.ms for child in node.children)
+    return (node.price_ms or 0.0) * max(0.0, 1.0 - inner / node.ms) if node.ms > 0 else 0.0

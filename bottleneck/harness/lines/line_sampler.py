@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 from ...clocks import monotonic, sleep
 from ...model.run import SiteTime, SourceSite
@@ -94,16 +96,24 @@ def as_sites(counts: dict[Line, int], *, share_of_ms: float | None = None) -> li
         if not file:
             continue
         lines.setdefault(SourceSite(file=file, line=position[0], function=function), {})[position] = count
-    return [
-        SiteTime(
-            site=site,
-            phase="fetch",
-            call=call_at(site.file, max(parts, key=lambda part: parts[part]), {})[0],
-            count=sum(parts.values()),
-            total_ms=round(share_of_ms * sum(parts.values()) / total, 3) if share_of_ms is not None else None,
+    out = []
+    for site, parts in sorted(lines.items(), key=lambda item: -sum(item[1].values())):
+        count = sum(parts.values())
+        call, callee = call_at(site.file, max(parts, key=lambda part: parts[part]), _names_in(site.file))
+        total_ms = round(share_of_ms * count / total, 3) if share_of_ms is not None else None
+        out.append(
+            SiteTime(site=site, phase="fetch", call=call, callee=callee, count=count, total_ms=total_ms)
         )
-        for site, parts in sorted(lines.items(), key=lambda item: -sum(item[1].values()))
-    ]
+    return out
+
+
+def _names_in(file: str) -> dict[str, Any]:
+    """Return the globals of a file's module; none where this process has not imported it.
+
+    What workers run was sampled there, and the names of a module are the same in all processes.
+    """
+    found: Iterator[dict[str, Any]] = (getattr(module, "__dict__", {}) for module in [*sys.modules.values()])
+    return next((names for names in found if names.get("__file__") == file), {})
 
 
 def rows_share(counts: dict[Line, int]) -> float | None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ...model.codes import Part, WhatIf
 from ...model.doubt import Doubt, DoubtCode
 from ...model.run import JsonValue, Run
+from ...model.view import Role
 from ..lanes.budget import budget_lines, step_budget
 from ..lanes.by_code import code_tree, extra_nodes, share_of
 from ..lanes.calibrate import MAX_REPLAY_ERROR, Calibration, calibrate
@@ -140,11 +141,14 @@ class GpuReader:
         tree, true_ms = self.facts.tree, self.facts.true_ms
         if tree is None:
             return {}
-        saves = None
+        saves: dict[Role, float] = {}
         if usable:
             edit = gradients_untouched(self.trace, self.replay.program, thread=self.steps.thread[1])
             told = priced.answers.edits.get(WhatIf.HOST_WORK_GONE)
-            saves = true_ms - priced.asker.step_ms(edit.and_also(told) if told is not None else edit)
+            saves["extra"] = true_ms - priced.asker.step_ms(edit.and_also(told) if told is not None else edit)
+            ready = priced.answers.results.get(WhatIf.INPUT_READY)
+            if ready is not None:
+                saves["input"] = ready.saves_ms
         price = share_of(tree, saves)
         whole = code_tree(tree, true_ms=true_ms, price=price, loaders=self.facts.loaders)
         extras = extra_nodes(tree, true_ms=true_ms, price=price)

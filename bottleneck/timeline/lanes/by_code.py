@@ -9,7 +9,7 @@ of the loss, that of those in the forward for a line of the model.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -81,24 +81,26 @@ def time_of(tree: Tree, branch: Branch, *, in_loss: float | None) -> dict[str, f
     return spent
 
 
-def share_of(tree: Tree, saves_ms: float | None) -> Pricer:
-    """Return what prices extra work by its share of what all of it costs (runs with a GPU).
+def share_of(tree: Tree, saves_ms: Mapping[Role, float]) -> Pricer:
+    """Return what prices extra work and input by its share of what all of that costs (runs with a GPU).
 
     The samples are the host's time, and what a line launches may run long after it: only the step without
-    all that stands between backward and forward, but for the update, can be replayed. What a hook in the
-    backward costs is not known.
+    all that stands between backward and forward, but for the update, can be replayed, or with every batch
+    ready. What a hook in the backward costs is not known, and copies to the device are no production.
+    `saves_ms` is of each role of which the replay can tell it.
     """
 
-    def ms_of(branch: Branch) -> float:
-        return sum(branch.ms.get((phase, "extra"), 0.0) for phase in ("", "evaluation", "data"))
+    def ms_of(branch: Branch, role: Role) -> float:
+        return sum(branch.ms.get((phase, role), 0.0) for phase in ("", "evaluation", "data"))
 
-    whole = ms_of(tree.root)
+    whole = {role: ms_of(tree.root, role) for role in saves_ms}
 
     def price(branch: Branch) -> tuple[float, bool] | None:
-        mine = ms_of(branch)
-        if saves_ms is None or whole <= 0 or mine < _ONE_CALL * branch.total_ms:
+        role = branch.role
+        mine = ms_of(branch, role)
+        if whole.get(role, 0.0) <= 0 or mine < _ONE_CALL * branch.total_ms:
             return None
-        return saves_ms * mine / whole, True
+        return saves_ms[role] * mine / whole[role], True
 
     return price
 
@@ -152,6 +154,7 @@ def _in_workers(wait: CodeNode, production: Production, true_ms: float) -> CodeN
             line=item.site.line,
             function=item.site.function,
             call=item.call,
+            callee=item.callee,
         )
         for item in production.sites
         if item.count >= _LEAST_SHARE * total

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
+import torch
 
-from torch_bottleneck.analyzers.findings.host import ExtraWork, OtherHostWork
+from torch_bottleneck.analyzers.findings.host import ExtraWork, OtherHostWork, TensorsOfLists
+from torch_bottleneck.catalog.match import match
+from torch_bottleneck.harness.lines.calls import call_at
 from torch_bottleneck.model.codes import Part, WhatIf
-from torch_bottleneck.model.view import CodeNode
+from torch_bottleneck.model.view import CodeNode, Role
 from torch_bottleneck.timeline.result import HostSpan
 
 from .facts import facts
@@ -66,3 +71,49 @@ def test_host_work_at_a_line_that_the_step_is_known_to_spend_its_time_in_is_call
     assert kept.call == "", "nobody can take the model out of the step"
     (unknown,) = OtherHostWork().find(facts(saves={WhatIf.HOST_WORK_GONE: 45.0}, spans=(span,)))
     assert (unknown.call, unknown.sites[0].line) == ("", 22)
+
+
+def making(call: str, line: int, ms: float, *inside: CodeNode, role: Role = "input") -> CodeNode:
+    """A line that makes a tensor with `call`, named as the harness names it."""
+    source = Path(f"{call}.source")
+    source.write_text(f"{call}(values)\n")
+    _, callee = call_at(str(source.resolve()), (1, 1, 0, len(call) + len("(values)")), {"torch": torch})
+    assert callee
+    return msgspec.structs.replace(node(f"{call}()", line, ms, *inside, callee=callee), role=role)
+
+
+STEP = CodeNode(name="step", role="step", ms=100.0, share=1.0)
+
+
+@pytest.mark.parametrize("call", ["torch.tensor", "torch.as_tensor", "torch.FloatTensor", "torch.Tensor"])
+def test_tensors_made_value_by_value_have_the_price_of_their_lines(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    reads = msgspec.structs.replace(node("read()", 31, 10.0), role="input")
+    waits = msgspec.structs.replace(node("loader", 8, 24.0, making(call, 40, 20.0)), role="input")
+    tree = msgspec.structs.replace(
+        STEP, children=(making(call, 30, 40.0, reads), making(call, 32, 6.0, role="loss"), waits)
+    )
+    known = facts("cpu", tree=tree, saves={WhatIf.INPUT_READY: 80.0})
+    (found,) = TensorsOfLists().find(known)
+    assert found.cost_ms == pytest.approx(30.0 + 6.0 + 20.0), "less what its own functions take"
+    assert [site.line for site in found.sites] == [30, 40, 32]
+    assert f"`{call}()`" in found.title
+    first, *_ = match([found], {}, known.timeline.what_ifs, 100.0)
+    assert (first.fix, first.predicted_ms, first.site) == ("FX520", pytest.approx(44.0), found.sites[0])
+
+
+@pytest.mark.parametrize("call", ["torch.from_numpy", "torch.stack", "torch.tensordot", "torch.zeros"])
+def test_what_takes_whole_arrays_is_no_such_call(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tree = msgspec.structs.replace(STEP, children=(making(call, 30, 40.0),))
+    assert not list(TensorsOfLists().find(facts(tree=tree)))
+
+
+def test_of_little_or_of_extra_work_no_more_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for line in (making("torch.tensor", 30, 1.0), making("torch.tensor", 30, 40.0, role="extra")):
+        assert not list(TensorsOfLists().find(facts(tree=msgspec.structs.replace(STEP, children=(line,)))))

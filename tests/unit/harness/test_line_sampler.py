@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import abc
-from types import CodeType, FunctionType
+import sys
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import TensorDataset
 from torch.utils.data._utils.collate import default_collate
 
 from torch_bottleneck.harness.facts import loader_worker
+from torch_bottleneck.harness.lines.calls import Position
 from torch_bottleneck.harness.lines.frames import Frame
-from torch_bottleneck.harness.lines.line_sampler import Line, _user_line, rows_share
+from torch_bottleneck.harness.lines.line_sampler import Line, _user_line, as_sites, rows_share
 
 TIMED = next(
     code
@@ -77,3 +81,20 @@ def test_rows_are_what_torch_does_and_no_library_s_work() -> None:
     }
     assert rows_share(counts) == pytest.approx(0.7)
     assert rows_share({}) is None
+
+
+def test_a_line_that_workers_run_is_told_with_the_library_function_that_it_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "import torch as t\n\ndef collate(rows):\n    return t.tensor(rows)\n"
+    file = tmp_path / "batches.py"
+    file.write_text(source)
+    at: Position = (4, 4, 11, 25)
+    (unknown,) = as_sites({(str(file), "collate", at): 3})
+    assert (unknown.call, unknown.callee) == ("t.tensor()", "")
+    module = ModuleType("batches")
+    module.__file__, module.__dict__["t"] = str(file), torch
+    monkeypatch.setitem(sys.modules, "batches", module)
+    (known,) = as_sites({(str(file), "collate", at): 3})
+    assert known.callee.endswith("tensor")
+    assert known.callee.startswith("torch.")

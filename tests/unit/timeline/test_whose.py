@@ -22,7 +22,7 @@ from torch_bottleneck.model.run import (
 )
 from torch_bottleneck.timeline.cpu.reading import extra_context
 from torch_bottleneck.timeline.lanes.ask import Asker
-from torch_bottleneck.timeline.lanes.by_code import code_tree, extra_nodes, rare_nodes, without
+from torch_bottleneck.timeline.lanes.by_code import code_tree, extra_nodes, rare_nodes, share_of, without
 from torch_bottleneck.timeline.lanes.host_work import HostWork
 from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import host_program
@@ -429,6 +429,18 @@ def test_nodes_have_names_prices_and_no_crumbs() -> None:
     assert not any(name.startswith("crumb") for name in names)
     extra = extra_nodes(tree, true_ms=total, price=lambda branch: None)
     assert [(node.name, node.price_ms) for node in extra] == [("save()", None)]
+
+
+def test_on_a_gpu_input_costs_its_share_of_what_ready_batches_save_and_a_copy_has_no_part_in_it() -> None:
+    made = [Seen((at(12, f"make_{k}()"),), ms, "", "optimizer") for k, ms in enumerate((30.0, 10.0))]
+    tree = tree_of(*made, Seen((at(13, "x.to()"),), 40, "h2d", "optimizer"))
+    before = tree.root.ms["", "input"] + tree.root.ms["data", "input"]
+    of = {branch.call: branch for branch in tree.root.branches()}
+    price = share_of(tree, {"input": 8.0})
+    assert price(of["make_0()"]) == (pytest.approx(8.0 * of["make_0()"].total_ms / before), True)
+    assert price(of["x.to()"]) is None
+    assert price(of["model()"]) is None
+    assert share_of(tree, {"extra": 8.0})(of["make_0()"]) is None
 
 
 def test_python_on_the_line_of_forward_backward_or_update_is_its_own() -> None:
