@@ -63,7 +63,8 @@ import torch.nn.functional as F
 # `mask` hides what is behind the `lengths`, which the collate_fn knows.
 mask = None if lengths.min() == k.shape[-2] else mask
 out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)""",
-        basis="not predicted: it must be tried",
+        what_if=WhatIf.MASKS_GONE,
+        basis="attention without these masks",
         undo="Pass the mask again.",
         verify="The outputs are the same; on a GPU flash kernels appear.",
         can_try=True,

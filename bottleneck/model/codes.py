@@ -81,6 +81,7 @@ class WhatIf(str, Enum):
     BF16 = "bf16"
     SINGLE_PRECISION = "single-precision"
     FUSED_ATTENTION = "fused-attention"
+    MASKS_GONE = "masks-gone"
     CHANNELS_LAST = "channels-last"
     RECOMPUTE_GONE = "recompute-gone"
     LOOP_GONE = "loop-gone"
@@ -377,7 +378,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN311", "forward-without-gradients", _C.COMPUTE),
     CodeEntry("BN312", "padding", _C.COMPUTE, within_others=True),
     CodeEntry("BN313", "half-precision-on-cpu", _C.COMPUTE, kernels_by=WhatIf.SINGLE_PRECISION),
-    CodeEntry("BN314", "mask-without-effect", _C.COMPUTE),
+    CodeEntry("BN314", "mask-without-effect", _C.COMPUTE, kernels_by=WhatIf.MASKS_GONE),
     CodeEntry("BN401", "graph-breaks", _C.GRAPH_BREAK),
     CodeEntry("BN402", "recompiles-in-steady-state", _C.COMPILE, priced_by=WhatIf.NO_COMPILE),
     CodeEntry("BN403", "cudagraphs-skipped", _C.LAUNCH),

@@ -384,6 +384,27 @@ class MaskFacts(_Record, frozen=True, kw_only=True):
     """Of these, those whose mask masked nothing."""
     sites: list[SiteTime] = []
     """The user's lines of the latter, the most frequent first."""
+    shapes: list[MaskedCall] = []
+    """Of the latter, those with most work, at most four."""
+    timed_ms: tuple[float, float] | None = None
+    """What the calls of `shapes` take with their masks and without, timed after the capture, all together."""
+
+
+class MaskedCall(_Record, frozen=True, kw_only=True):
+    """Calls of fused attention that look alike and have a mask that masks nothing."""
+
+    query: tuple[int, ...]
+    key: tuple[int, ...]
+    value: tuple[int, ...]
+    dtype: str
+    """In which is computed: "float32", ..."""
+    mask: tuple[int, ...]
+    """Its shape; 1 where it is expanded."""
+    mask_dtype: str = "bool"
+    gradients: bool = True
+    """A backward follows."""
+    dropout: float = 0.0
+    count: int = 0
 
 
 class FlopCount(_Record, frozen=True, kw_only=True):

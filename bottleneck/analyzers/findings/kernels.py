@@ -186,7 +186,9 @@ class MaskWithoutEffect(Analyzer):
         FLOPs are counted. Not in compiled code.
 
     What it costs you
-        Not known from a trace. A trial runs the step without these masks.
+        The calls are timed after the capture, with such a mask and without, in the shapes and the
+        type of the step, with their backward. Attention is replayed shorter by that ratio. Making
+        the mask is not counted. A trial runs the step without these masks.
 
     What it is not
         Not a mask that hides padding in some of the batches: pass one for those only.
@@ -209,6 +211,7 @@ class MaskWithoutEffect(Analyzer):
         yield self.finding(
             facts,
             f"{masks.idle} of {masks.masked} attention masks mask nothing",
+            answer=_priced(facts, WhatIf.MASKS_GONE),
             evidence=[Evidence(text=f"{masks.calls} calls with {masks.masked} masks", source="attention")],
             sites=[item.site for item in masks.sites],
             not_this="A mask that hides padding is needed.",

@@ -7,21 +7,25 @@ part of a graph there.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import torch
 from torch.nn import functional
 
-from ...model.run import MaskFacts, SiteTime, SourceSite
+from ...model.run import MaskedCall, MaskFacts, SiteTime, SourceSite
 from .. import torch_private
 from ..events.replacing import Replacements
 from ..lines.sites import user_site
 
 MASK = 3
 """Place of the mask among the arguments of fused attention."""
+MOST_SHAPES = 4
+"""As of matrix products; each is timed."""
 
 
 def masks_nothing(mask: torch.Tensor) -> bool:
@@ -53,6 +57,39 @@ def _bound_to(function: Any) -> Iterator[tuple[Any, str]]:
             yield from ((module, name) for name, value in list(names.items()) if value is function)
 
 
+def _call(
+    mask: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    _mask: object = None,
+    dropout_p: float = 0.0,
+    *_args: object,
+    **_kwargs: object,
+) -> MaskedCall:
+    """Return what a call is known by."""
+    device = query.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
+    return MaskedCall(
+        query=tuple(query.shape),
+        key=tuple(key.shape),
+        value=tuple(value.shape),
+        dtype=str(dtype).removeprefix("torch."),
+        mask=tuple(1 if step == 0 else size for size, step in zip(mask.shape, mask.stride(), strict=True)),
+        mask_dtype=str(mask.dtype if mask.dtype is torch.bool else dtype).removeprefix("torch."),
+        gradients=torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)),
+        dropout=float(dropout_p),
+    )
+
+
+def _most_work(calls: Counter[MaskedCall]) -> list[MaskedCall]:
+    def work(call: MaskedCall) -> int:
+        return calls[call] * math.prod(call.query) * call.key[-2]
+
+    most = sorted(calls, key=work, reverse=True)[:MOST_SHAPES]
+    return [msgspec.structs.replace(call, count=calls[call]) for call in most]
+
+
 class MaskWatch:
     """One per process, on while steps are looked at."""
 
@@ -60,6 +97,7 @@ class MaskWatch:
         self._replaced = Replacements()
         self._calls = self._masked = 0
         self._idle: Counter[SourceSite | None] = Counter()
+        self._shapes: Counter[MaskedCall] = Counter()
 
     def begin(self) -> None:
         """Look at calls from now on."""
@@ -77,6 +115,7 @@ class MaskWatch:
             masked=self._masked,
             idle=self._idle.total(),
             sites=[SiteTime(site=site, phase="attention", count=count) for site, count in found],
+            shapes=_most_work(self._shapes),
         )
 
     def _make(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,6 +126,7 @@ class MaskWatch:
                 self._masked += 1
                 if masks_nothing(mask):
                     self._idle[user_site()] += 1
+                    self._shapes[_call(mask, *args, **kwargs)] += 1
             return original(*args, **kwargs)
 
         return scaled_dot_product_attention

@@ -1,9 +1,9 @@
 """Small measurements on the spot, taken between the windows: what one thing costs on this machine.
 
 In: a machine that the script is using. Out: the dispatch cost of a small operator (CPU runs), and, where
-the script computes in 16 bits there, matmul rates; copy bandwidths and matmul rates (GPU runs). About
-0.2 s in all; the script's random state,
-precision and current stream are as before.
+the script computes in 16 bits there, matmul rates; copy bandwidths and matmul rates (GPU runs); fused
+attention with masks that mask nothing and without, where the script calls it so. About 0.2 s in all; the
+script's random state, precision and current stream are as before.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
+from typing import Any
 
+import msgspec
 import torch
+from torch.nn import functional
 
 from ...clocks import perf_counter_ns
+from ...model.run import MaskedCall
 from ...runs.store import Store
 from .. import torch_private
 
@@ -44,6 +48,13 @@ def measure(store: Store, *, over: bool) -> None:
     """
     if torch_private.profiler_running():
         return
+    _measure_machine(store, over=over)
+    masks = store.run.masks
+    if masks is not None and masks.shapes:
+        store.update(masks=msgspec.structs.replace(masks, timed_ms=masked_ms(masks.shapes)))
+
+
+def _measure_machine(store: Store, *, over: bool) -> None:
     if torch_private.device_kind() == "cpu":
         store.update(dispatch_ns=dispatch_ns(), plain_dispatch_ns=plain_dispatch_ns())
         kinds = store.run.half_types
@@ -196,14 +207,78 @@ def _product_ns(rows: int, inner: int, columns: int, dtype: torch.dtype) -> int:
     """Return the least time of a product, once it is warm."""
     left = torch.ones(rows, inner, dtype=dtype, device="cpu")
     right = torch.ones(inner, columns, dtype=dtype, device="cpu")
-    times: list[int] = []
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
-        torch.mm(left, right)
-        while sum(times) < CPU_MATMUL_NS:
+        return _least_ns(lambda: torch.mm(left, right))[0]
+
+
+def _least_ns(*calls: Callable[[], object]) -> list[int]:
+    """Return the least time of each call, once it is warm; they take turns."""
+    times: list[list[int]] = [[] for _ in calls]
+    for call in calls:
+        call()
+    while min(map(sum, times)) < CPU_MATMUL_NS:
+        for call, taken in zip(calls, times, strict=True):
             began = perf_counter_ns()
-            torch.mm(left, right)
-            times.append(perf_counter_ns() - began)
-    return min(times)
+            call()
+            taken.append(perf_counter_ns() - began)
+    return [min(taken) for taken in times]
+
+
+def masked_ms(calls: Sequence[MaskedCall]) -> tuple[float, float] | None:
+    """Return what calls of fused attention take with a mask that masks nothing, and with none, ms.
+
+    With their backward, where one follows. On the CPU fewer samples stand for a large batch. None where the
+    device has no room for them.
+    """
+    on_gpu = torch_private.device_kind() != "cpu"
+    devices = [torch.cuda.current_device()] if on_gpu else []
+    spent = [0.0, 0.0]
+    with torch.random.fork_rng(devices=devices), torch.autocast("cuda" if on_gpu else "cpu", enabled=False):
+        for call in calls:
+            samples = call.query[0] if len(call.query) > 3 else 1
+            timed = samples
+            if not on_gpu:
+                each = math.prod(call.query) * call.key[-2] // samples
+                timed = max(1, min(samples, math.prod(CPU_MATMUL) // max(1, each)))
+            elif not _has_room_for(call):
+                return None
+            pair = (_attention(call, timed, on_gpu=on_gpu, masked=masked) for masked in (True, False))
+            found = [_device_ms(run) for run in pair] if on_gpu else [ns / 1e6 for ns in _least_ns(*pair)]
+            for which, taken in enumerate(found):
+                spent[which] += call.count * samples / timed * taken
+    return round(spent[0], 4), round(spent[1], 4)
+
+
+def _attention(call: MaskedCall, samples: int, *, on_gpu: bool, masked: bool) -> Callable[[], object]:
+    """Return a call of fused attention like one of the script's."""
+    device, dtype = "cuda" if on_gpu else "cpu", getattr(torch, call.dtype)
+
+    def made(shape: Sequence[int], kind: torch.dtype = dtype, **more: Any) -> torch.Tensor:
+        first = min(shape[0], samples) if len(shape) > 3 else shape[0]
+        return torch.ones((first, *shape[1:]), dtype=kind, device=device, **more)
+
+    inputs = [made(shape, requires_grad=call.gradients) for shape in (call.query, call.key, call.value)]
+    mask = None
+    if masked:
+        kind = getattr(torch, call.mask_dtype)
+        mask = made(call.mask, kind) if kind is torch.bool else torch.zeros_like(made(call.mask, kind))
+    more: dict[str, Any] = {"attn_mask": mask, "dropout_p": call.dropout}
+    if call.query[-3:-2] != call.key[-3:-2]:
+        more["enable_gqa"] = True
+
+    def run() -> object:
+        with torch.set_grad_enabled(call.gradients):
+            out = functional.scaled_dot_product_attention(*inputs, **more)
+            return torch.autograd.grad(out, inputs, out.detach()) if call.gradients else out
+
+    return run
+
+
+def _has_room_for(call: MaskedCall) -> bool:
+    """Return whether a call fits into what is free, even if it writes its scores."""
+    scores = math.prod(call.query[:-1]) * call.key[-2]
+    free, _total = torch.cuda.mem_get_info()
+    return bool(free > NEEDED_FREE_BYTES + 16 * scores)
 
 
 def _device_ms(call: Callable[[], object]) -> float:

@@ -16,7 +16,7 @@ from ...model.words import ms, percent
 from ..lanes.by_code import without
 from ..lanes.labels import Work
 from ..lanes.program import Program
-from ..lanes.questions import EAGER, Question, amount_gone
+from ..lanes.questions import EAGER, Question, amount_gone, masks_basis
 from ..lanes.replay import Edit
 from ..steps.facts import Facts
 from ..steps.loop_price import LoopPrice
@@ -125,6 +125,13 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
         "without the operators that write the scores again (softmax and mask, forward and backward); the "
         "products stay",
     )
+    if facts.idle_masks is not None and amounts.attention > 0:
+        share, left = facts.idle_masks
+        yield Question(
+            WhatIf.MASKS_GONE,
+            Edit(gone=amount_gone(program, share * (1.0 - left) * amounts.attention, (Work.MATH,))),
+            masks_basis(share, left),
+        )
     yield from _fused_optimizer(facts, program, amounts.updates)
     yield Question(
         WhatIf.RECOMPUTE_GONE,

@@ -158,6 +158,19 @@ class Facts:
         return None
 
     @property
+    def idle_masks(self) -> tuple[float, float] | None:
+        """Masks of fused attention that mask nothing.
+
+        Returns (share of its calls that have one, time of these without over that with, at most 1); None
+        where they were not timed.
+        """
+        masks = self.run.masks if self.run is not None else None
+        if masks is None or masks.timed_ms is None or masks.timed_ms[0] <= 0:
+            return None
+        masked, plain = masks.timed_ms
+        return masks.idle / masks.calls, min(1.0, plain / masked)
+
+    @property
     def casts(self) -> bool:
         """Autocast is on in a run without a GPU."""
         if self.run is None or on_gpu(self.run):

@@ -6,6 +6,7 @@ import pytest
 
 from torch_bottleneck.analyzers.findings.kernels import MaskWithoutEffect
 from torch_bottleneck.analyzers.findings.precision import DoublePrecision, HalfPrecisionOnCpu
+from torch_bottleneck.catalog.match import match
 from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.run import MaskFacts, OptimizerFacts, Run, SiteTime, SourceSite
 from torch_bottleneck.model.view import CodeNode, Role
@@ -57,8 +58,13 @@ def test_masks_are_a_finding_where_most_of_them_mask_nothing(idle: int, found: i
         calls=8, masked=6, idle=idle, sites=[SiteTime(site=SITE, phase="attention", count=idle)]
     )
     context = {"attention.idle_masks": idle / 6}
-    findings = list(MaskWithoutEffect().find(facts("cpu", context=context, run=Run(masks=masks))))
+    saves = {WhatIf.MASKS_GONE: 12.0}
+    known = facts("cpu", context=context, run=Run(masks=masks), saves=saves)
+    findings = list(MaskWithoutEffect().find(known))
     assert len(findings) == found
+    assert all(each.cost_ms == 12.0 for each in findings)
+    fixes = match(findings, context, known.timeline.what_ifs, 100.0)
+    assert [(fix.fix, fix.predicted_ms) for fix in fixes] == [("FX323", 88.0)] * found
     assert all(each.sites == (SITE,) and f"{idle} of 6" in each.title for each in findings)
     assert not list(MaskWithoutEffect().find(facts("cpu", run=Run(masks=MaskFacts(calls=8)))))
 

@@ -26,7 +26,7 @@ from torch_bottleneck.harness.process.outcome import is_out_of_memory
 from torch_bottleneck.harness.process.saves import SaveGuard
 from torch_bottleneck.harness.process.session import begin_in_child
 from torch_bottleneck.harness.windows.phases import PhaseClock
-from torch_bottleneck.model.run import CompileFacts, OptimizerFacts, Run
+from torch_bottleneck.model.run import CompileFacts, MaskedCall, MaskFacts, OptimizerFacts, Run
 from torch_bottleneck.runs.environment import usable_cores
 from torch_bottleneck.runs.plan import Plan
 from torch_bottleneck.runs.store import Store
@@ -510,3 +510,43 @@ def test_of_products_on_a_cpu_those_that_are_too_large_are_timed_with_fewer_rows
     rates = probes.cpu_matmul_tflops(["bfloat16"], [(100_000, 64, 64, 3), (1, 8, 2, 9)])
     assert made == 2 * [(4096, 64), (64, 64), (1, 8), (8, 2)]
     assert set(rates) == {"fp32", "bf16"}
+
+
+@pytest.mark.parametrize(
+    ("mask", "mask_dtype"), [((64, 1, 1, 32), "bool"), ((32, 32), "float32"), ((1, 1, 32, 32), "float32")]
+)
+def test_attention_is_timed_with_masks_that_mask_nothing_and_without(
+    mask: tuple[int, ...], mask_dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    like = (64, 8, 32, 64)
+    call = MaskedCall(
+        query=like,
+        key=like,
+        value=like,
+        dtype="float32",
+        mask=mask,
+        mask_dtype=mask_dtype,
+        dropout=0.1,
+        count=3,
+    )
+    seen: set[tuple[int, bool]] = set()
+    original = torch.nn.functional.scaled_dot_product_attention
+
+    def noted(query: torch.Tensor, *args: Any, **more: Any) -> torch.Tensor:
+        seen.add((len(query), more["attn_mask"] is None))
+        out = original(query, *args, **more)
+        if more["attn_mask"] is not None:
+            plain = original(query, *args, **(more | {"attn_mask": None, "dropout_p": 0.0}))
+            assert torch.equal(original(query, *args, **(more | {"dropout_p": 0.0})), plain)
+            time.sleep(0.004)
+        return out
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noted)
+    store = Store(tmp_path / "run", run=Run(masks=MaskFacts(calls=3, masked=3, idle=3, shapes=[call])))
+    before = torch.get_rng_state()
+    probes.measure(store, over=False)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert seen == {(32, True), (32, False)}, "half of the samples are work enough"
+    assert store.run.masks is not None and store.run.masks.timed_ms is not None
+    masked, plain = store.run.masks.timed_ms
+    assert masked - plain >= 3 * 2 * 4.0, "three calls of twice as many samples as were timed"

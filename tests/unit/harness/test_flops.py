@@ -156,6 +156,14 @@ def test_masks_that_mask_nothing_are_counted_with_their_line_and_attention_is_pu
     assert masks is not None
     assert (masks.calls, masks.masked, masks.idle) == (7, 5, 3)
     assert masks.sites[0].site.file == __file__
+    # What is expanded is the same as what it was made of.
+    assert [(call.mask, call.mask_dtype, call.count) for call in masks.shapes] == [
+        ((1, 1, 1, 4), "bool", 2),
+        ((4, 4), "float32", 1),
+    ]
+    assert {(call.query, call.dtype, call.gradients) for call in masks.shapes} == {
+        ((1, 2, 4, 8), "float32", False)
+    }
     assert F.scaled_dot_product_attention is scaled_dot_product_attention is original
 
 

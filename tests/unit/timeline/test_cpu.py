@@ -19,6 +19,7 @@ from torch_bottleneck.model.run import (
     GraphBreak,
     HostFacts,
     LoaderFacts,
+    MaskFacts,
     OptimizerFacts,
     Production,
     Run,
@@ -846,6 +847,26 @@ def test_autocast_on_a_cpu_is_priced_by_its_casts_and_by_what_products_take_with
         assert WhatIf.SINGLE_PRECISION not in found.what_ifs
     else:
         assert found.what_ifs[WhatIf.SINGLE_PRECISION].saves_ms == pytest.approx(saves_ms, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("timed_ms", "idle", "saves_ms"),
+    [((8.0, 6.0), 4, 0.8 * 0.25), ((8.0, 6.0), 2, 0.8 * 0.125), ((6.0, 8.0), 4, None), (None, 4, None)],
+)
+def test_masks_that_mask_nothing_cost_what_attention_takes_less_without(
+    timed_ms: tuple[float, float] | None, idle: int, saves_ms: float | None
+):
+    rows = [
+        ("forward", "label", 0.0, 1000.0),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu", "op", 0.0, 800.0),
+        ("aten::mm", "op", 800.0, 200.0),
+    ]
+    run, kept = run_of(1.0, {"forward": 1.0})
+    run = msgspec.structs.replace(run, masks=MaskFacts(calls=4, masked=4, idle=idle, timed_ms=timed_ms))
+    found = read(make_trace(rows), make_steps([(0, 1000)]), true_ms=1.0, run=run, kept=kept)
+    answer = found.what_ifs.get(WhatIf.MASKS_GONE)
+    assert (answer is None) == (saves_ms is None)
+    assert answer is None or answer.saves_ms == pytest.approx(saves_ms, rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from torch_bottleneck.model.codes import WhatIf
+from torch_bottleneck.model.run import MaskFacts, Run
 from torch_bottleneck.timeline.gpu.compiler_reach import Reach, host_left_ns
 from torch_bottleneck.timeline.gpu.context import waits_for
 from torch_bottleneck.timeline.gpu.device_masks import DeviceWork
 from torch_bottleneck.timeline.gpu.edits import few_launches, gradients_untouched, seams_gone, searches_gone
+from torch_bottleneck.timeline.gpu.questions.circumstances import Circumstances
+from torch_bottleneck.timeline.gpu.questions.device import device_questions
 from torch_bottleneck.timeline.lanes.calibrate import calibrate
 from torch_bottleneck.timeline.lanes.host_work import HostWork
 from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import EventKind, Program, build_program
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 from torch_bottleneck.timeline.lanes.seam_prices import price_seams
+from torch_bottleneck.timeline.steps.facts import Facts
 
 from .programs import make_program
 from .traces import MAIN, TraceWriter
@@ -162,6 +167,23 @@ def test_traffic_beyond_the_floor_is_scaled() -> None:
     factor = few_launches(program, np.ones(12, dtype=bool), launches=2, traffic=0.25)
     left = (factor * program.duration).reshape(-1, 3).sum(axis=1)
     assert left == pytest.approx(np.full(4, 0.25 * 16 * US + 2 * 2 * US))
+
+
+@pytest.mark.parametrize(("timed_ms", "left"), [((8.0, 2.0), 0.625), ((2.0, 8.0), 1.0), (None, None)])
+def test_without_masks_that_mask_nothing_attention_is_as_much_shorter_as_it_was_timed(
+    timed_ms: tuple[float, float] | None, left: float | None
+) -> None:
+    program = seamed(device_us=3.0)
+    attention = np.tile([True, False, False], 4)
+    run = Run(masks=MaskFacts(calls=4, masked=2, idle=2, timed_ms=timed_ms))
+    known = Circumstances(facts=Facts(true_ms=1.0, run=run))
+    work = dataclasses.replace(device_work(program), attention=attention)
+    found = {question.name: question for question in device_questions(program, work, known)}
+    if left is None:
+        assert WhatIf.MASKS_GONE not in found
+        return
+    factor = found[WhatIf.MASKS_GONE].edit.duration
+    assert factor == pytest.approx(np.where(attention, left, 1.0))
 
 
 def test_the_profiler_s_cost_lies_where_it_recorded() -> None:

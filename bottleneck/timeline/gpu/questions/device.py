@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ....model.codes import Part, WhatIf
 from ....model.words import percent
 from ...lanes.program import PARTS, Program
-from ...lanes.questions import Question
+from ...lanes.questions import Question, masks_basis
 from ...lanes.recompute import without_recomputation
 from ...lanes.replay import Edit
 from ..device_masks import DeviceWork
@@ -63,6 +63,13 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             Edit(duration=np.where(work.scores, 0.0, np.where(work.score_products, _FUSED_PRODUCTS, 1.0))),
             "replay without the kernels between the products of attention, and with products that no longer "
             f"write and read scores ({percent(_FUSED_PRODUCTS)} of their time)",
+        )
+    if facts.idle_masks is not None and work.attention.any():
+        share, without = facts.idle_masks
+        yield Question(
+            WhatIf.MASKS_GONE,
+            only(work.attention, 1.0 - share * (1.0 - without)),
+            masks_basis(share, without),
         )
     if facts.padding_share > 0:
         batch = np.isin(program.part, _ON_BATCH) & ~(work.optimizer | work.zero_grad)
