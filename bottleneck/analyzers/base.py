@@ -18,6 +18,7 @@ from ..model.diagnosis import StepSummary, WhatIfResult
 from ..model.finding import Evidence, Finding, Interval
 from ..model.memory import MemorySummary
 from ..model.run import CompileFacts, FlopCount, JsonValue, LoaderFacts, Run, SourceSite
+from ..model.view import Role
 from ..model.words import ms, percent
 from ..timeline.result import HostSpan, Timeline
 from ..timeline.steps.loop_lines import main_site
@@ -87,21 +88,24 @@ class Facts:
         return tuple(dict.fromkeys(item.site for item in found))
 
     def forward_sites(self) -> tuple[SourceSite, ...]:
-        """Return the lines inside the model that most of its forward is in, and then those that call it.
+        """Return the lines inside the model that most of its forward is in, and then those that call it."""
+        return tuple(dict.fromkeys((*self.lines_of("forward"), *self.sites("forward"))))
 
-        From the call of the model down to the first line that leads to several others.
+    def lines_of(self, *roles: Role) -> tuple[SourceSite, ...]:
+        """Return the lines that most of what has these roles is in; none where no stacks were sampled.
+
+        From the step down to the first line that leads to several others, the most expensive of these first.
         """
         most = [self.timeline.tree] if self.timeline.tree is not None else []
         node = None
         while len(most) == 1:
             node = most[0]
-            inner = [child for child in node.children if child.role == "forward"]
+            inner = [child for child in node.children if child.role in roles]
             least = _LEADS * sum(child.ms for child in inner)
             most = sorted((child for child in inner if child.ms >= least), key=lambda child: -child.ms)
         if node is not None and not most:
             most = [node]
-        found = (*(each.site for each in most), *self.sites("forward"))
-        return tuple(dict.fromkeys(site for site in found if site is not None))
+        return tuple(dict.fromkeys(each.site for each in most if each.site is not None))
 
     def sampled_site(self, *parts: str) -> SourceSite | None:
         """Return the line that most samples of some parts of the loop fell on; None if they scatter."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from ...model.codes import WORK_PARTS, Part, WhatIf
 from ...model.finding import Evidence, Finding
 from ...model.run import SourceSite
+from ...model.view import Role
 from ...model.words import ms, percent
 from ..base import Analyzer, Facts, kernel_evidence
 from ..sections.compute_facts import compute_facts, dtype_text
@@ -133,9 +134,17 @@ class DeviceBusy(Analyzer):
             f"{who} {are} at work for {ms(work)} of {ms(facts.true_ms)} ({percent(share)})",
             time_ms=work,
             evidence=[*evidence, *kernel_evidence(facts)],
-            sites=_longest_forward(facts),
+            sites=_lines_of_work(facts),
             not_this="A busy device is not necessarily an efficient one.",
         )
+
+
+def _lines_of_work(facts: Facts) -> tuple[SourceSite, ...]:
+    """Return the lines of models and loss that most of their time is in, and those that call a model."""
+    roles: tuple[Role, ...] = ("forward", "loss")
+    if facts.ask(WhatIf.FORWARD_STORED) is not None:
+        roles = (*roles, "no-grad forward")
+    return (*facts.lines_of(*roles), *_longest_forward(facts))
 
 
 def _longest_forward(facts: Facts) -> tuple[SourceSite, ...]:
@@ -277,5 +286,6 @@ class MemoryBoundKernels(Analyzer):
             f"Memory-bound work takes {percent(share)} of the step",
             time_ms=share * facts.true_ms,
             evidence=[*_fusable(facts), *kernel_evidence(facts, Part.MEMORY_BOUND)],
+            sites=_lines_of_work(facts),
             not_this="The saving depends on the chains of kernels: the figure shown is a bound.",
         )

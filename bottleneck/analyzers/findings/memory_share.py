@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from ...model.codes import WhatIf
 from ...model.finding import Evidence, Finding
 from ...model.memory import MemoryCategory, MemorySummary
+from ...model.run import SourceSite
 from ...model.words import byte_size, ms, percent
 from ..base import Analyzer, Facts
 from ..sections.memory_context import category_share
@@ -18,6 +19,7 @@ from .memory import holder_evidence, is_fragmented, is_tight, unused_bytes
 
 _HISTORY = "memory history"
 _STATE = (MemoryCategory.PARAMETERS, MemoryCategory.GRADIENTS, MemoryCategory.OPTIMIZER)
+_CHECKPOINT = "torch.utils.checkpoint."
 _DOMINATES = 0.5
 _PLENTIFUL = 0.5
 """Share of the device in use at the peak below which recomputation is not needed."""
@@ -317,9 +319,17 @@ class Recomputation(Analyzer):
             f"Recomputing activations in backward costs {ms(answer.saves_ms)} per step",
             answer=answer,
             evidence=evidence,
+            sites=_checkpoints(facts),
             not_this="Not a waste where memory is short.",
             note=full is None or full >= _PLENTIFUL,
         )
+
+
+def _checkpoints(facts: Facts) -> list[SourceSite | None]:
+    """Return the lines that call torch.utils.checkpoint, those with most of the forward below them first."""
+    tree = facts.timeline.tree
+    called = [node for node in tree.walk() if node.callee.startswith(_CHECKPOINT)] if tree is not None else []
+    return [node.site for node in sorted(called, key=lambda node: -node.ms)]
 
 
 def _resident_share(facts: Facts) -> float | None:

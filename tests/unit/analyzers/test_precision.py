@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from torch_bottleneck.analyzers.findings.compute import DeviceBusy, MemoryBoundKernels
 from torch_bottleneck.analyzers.findings.kernels import MaskWithoutEffect
+from torch_bottleneck.analyzers.findings.memory_share import Recomputation
 from torch_bottleneck.analyzers.findings.precision import DoublePrecision, HalfPrecisionOnCpu
 from torch_bottleneck.catalog.match import match
 from torch_bottleneck.model.codes import WhatIf
@@ -69,24 +71,59 @@ def test_masks_are_a_finding_where_most_of_them_mask_nothing(idle: int, found: i
     assert not list(MaskWithoutEffect().find(facts("cpu", run=Run(masks=MaskFacts(calls=8)))))
 
 
-def test_the_lines_of_a_forward_are_those_that_it_divides_into_and_then_the_call_of_the_model() -> None:
-    def at(line: int, ms: float, *children: CodeNode, role: Role = "forward") -> CodeNode:
-        return CodeNode(
-            name="f()", role=role, ms=ms, share=ms / 100, file="net.py", line=line, children=children
-        )
-
-    layers = at(20, 60.0, at(31, 20.0), at(30, 36.0), at(32, 4.0))
-    step = CodeNode(
-        name="step",
-        role="step",
-        ms=100.0,
-        share=1.0,
-        children=(at(9, 40.0, role="backward"), at(7, 60.0, layers)),
+def at(
+    line: int, ms: float, *children: CodeNode, role: Role = "forward", file: str = "net.py", callee: str = ""
+) -> CodeNode:
+    return CodeNode(
+        name="f()", role=role, ms=ms, share=ms / 100, file=file, line=line, children=children, callee=callee
     )
+
+
+def step_of(*children: CodeNode) -> CodeNode:
+    return CodeNode(name="step", role="step", ms=100.0, share=1.0, children=children)
+
+
+def test_the_lines_of_a_forward_are_those_that_it_divides_into_and_then_the_call_of_the_model() -> None:
+    layers = at(20, 60.0, at(31, 20.0), at(30, 36.0), at(32, 4.0))
+    step = step_of(at(9, 40.0, role="backward"), at(7, 60.0, layers))
     call = SourceSite(file="train.py", line=7)
     run = Run(sites=[SiteTime(site=call, phase="forward", count=8)])
     found = facts("cpu", run=run, tree=step).forward_sites()
     assert [(site.file, site.line) for site in found] == [("net.py", 30), ("net.py", 31), ("train.py", 7)]
-    alone = CodeNode(name="step", role="step", ms=100.0, share=1.0, children=(at(7, 60.0),))
-    assert [site.line for site in facts("cpu", tree=alone).forward_sites()] == [7]
+    assert [site.line for site in facts("cpu", tree=step_of(at(7, 60.0))).forward_sites()] == [7]
     assert facts("cpu", run=run).forward_sites() == (call,)
+
+
+@pytest.mark.parametrize(
+    ("teacher", "asked", "lines"),
+    [(0.0, True, [44, 41, 7]), (50.0, True, [5, 8, 7]), (50.0, False, [44, 41, 7])],
+    ids=["model and loss", "a teacher", "what runs without gradients has no price"],
+)
+@pytest.mark.parametrize("analyzer", [DeviceBusy, MemoryBoundKernels])
+def test_work_is_at_the_lines_of_model_and_loss_that_it_is_in_the_most_expensive_first(
+    analyzer: type[DeviceBusy | MemoryBoundKernels], teacher: float, asked: bool, lines: list[int]
+) -> None:
+    loss = at(8, 40.0, at(41, 10.0, role="loss"), at(44, 30.0, role="loss"), role="loss")
+    ungraded = [at(5, teacher, role="no-grad forward")] if teacher else []
+    step = step_of(at(9, 200.0, role="backward"), at(7, 8.0), loss, *ungraded)
+    call = SourceSite(file="net.py", line=7)
+    known = facts(
+        "cpu",
+        context={"kernels.memory_bound_share": 0.5},
+        run=Run(sites=[SiteTime(site=call, phase="forward", count=8)]),
+        saves={WhatIf.FORWARD_STORED: 20.0} if asked else {},
+        tree=step,
+    )
+    (found,) = analyzer().find(known)
+    assert [site.line for site in found.sites] == lines
+
+
+def test_recomputation_is_at_the_lines_that_call_checkpoint() -> None:
+    checkpoint = "torch.utils.checkpoint.checkpoint"
+    blocks = at(20, 50.0, at(43, 20.0, callee=checkpoint), at(50, 30.0, callee=checkpoint))
+    step = step_of(at(9, 40.0, role="backward"), at(7, 60.0, blocks, at(30, 10.0, callee="torch.nn.f")))
+    known = facts(context={"memory.peak_share": 0.1}, saves={WhatIf.RECOMPUTE_GONE: 20.0}, tree=step)
+    (found,) = Recomputation().find(known)
+    assert [site.line for site in found.sites] == [50, 43]
+    first, *_ = match([found], {}, known.timeline.what_ifs, 100.0)
+    assert (first.fix, first.site) == ("FX214", found.sites[0])
