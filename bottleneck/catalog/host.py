@@ -19,6 +19,9 @@ _THREADS = docs("notes/cpu_threading_torchscript_inference.html", "CPU threading
 
 _ACTS = "forward passes without gradients"
 
+_ARRAY_WEIGHT = 0.8
+"""Of what torch.tensor takes for a list, np.stack leaves a hundredth for arrays, np.array a fifth to a quarter
+for plain numbers (204,800 values, torch 2.13)."""
 _LOOP_WEIGHT = 0.8
 """Four of the five loops that were rewritten gave this share of their bound and more (reports/trials.md)."""
 
@@ -587,7 +590,9 @@ with profiler.profile(schedule=few) as recorded:
         " object. NumPy copies whole arrays: np.stack for arrays of one shape, np.array for plain numbers."
         " torch.from_numpy takes the result without another copy. Of one array it does so, too, where"
         " torch.tensor copies. Tensors in a list are for torch.stack.",
-        basis="the step without that line",
+        what_if_bound=True,
+        bound_weight=_ARRAY_WEIGHT,
+        basis="the step without that line; making the array takes time, too",
         may_break="np.array makes float64 of Python's numbers, and int64 of integers, as NumPy does: give it"
         " the type that the tensor should have. from_numpy shares its memory with the array.",
         code="""\
