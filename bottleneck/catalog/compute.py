@@ -175,6 +175,27 @@ torch.backends.cudnn.benchmark = False""",
         ),
     ),
     Fix(
+        id="FX325",
+        title="Give no gradients to what is not updated",
+        addresses=("BN315",),
+        what_to_change="Parameters that no optimizer has still get gradients in each step. Turn that off for"
+        " them. The beginning of a model then needs no backward at all.",
+        when=seen("gradients.unused_share", ">", 0.0, "parameters have a gradient and no optimizer"),
+        may_break="Nothing, where their gradients are not read: a norm over all gradients becomes smaller.",
+        basis="not predicted: it must be tried",
+        code="""\
+# For the part that the optimizer does not have.
+for parameter in model.parameters():
+    parameter.requires_grad_(False)""",
+        undo="parameter.requires_grad_(True)",
+        verify="The backward is shorter; the loss is the same.",
+        can_try=True,
+        sources=(
+            docs("notes/autograd.html#setting-requires-grad", "Autograd mechanics: setting requires_grad"),
+            source("https://github.com/awslabs/fortuna/pull/90", "awslabs/fortuna #90"),
+        ),
+    ),
+    Fix(
         id="FX309",
         title="Turn determinism off where it is not needed",
         addresses=("BN308", "BN301"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...model.codes import WORK_PARTS, Part, WhatIf
-from ...model.finding import Evidence, Finding
+from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.run import SourceSite
 from ...model.view import Role
 from ...model.words import ms, percent
@@ -288,4 +288,50 @@ class MemoryBoundKernels(Analyzer):
             evidence=[*_fusable(facts), *kernel_evidence(facts, Part.MEMORY_BOUND)],
             sites=_lines_of_work(facts),
             not_this="The saving depends on the chains of kernels: the figure shown is a bound.",
+        )
+
+
+class GradientsNobodyUses(Analyzer):
+    """Gradients are computed for parameters that no optimizer updates.
+
+    What it means
+        A part of the model is meant to stay as it is, and was left out of the optimizer. Its
+        parameters still need gradients, so that the backward computes them, in each step.
+
+    How it is measured
+        The parameters of the model that have a gradient at the end of a step, and that no optimizer
+        has.
+
+    What it costs you
+        At most the backward; what share of it is not known from a trace. The figure is the share of
+        the parameters. A trial measures it.
+
+    What it is not
+        Not layers that a gradient only passes through on its way to others: these have to stay.
+
+    What to do
+        parameter.requires_grad_(False) for what is not updated. Where that is the beginning of the
+        model, run it under torch.no_grad().
+
+    Source
+        PyTorch notes, "Autograd mechanics"; awslabs/fortuna issue 90, JDAI-CV/fast-reid issue 178.
+    """
+
+    code = "BN315"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Say how many, and how long the backward takes."""
+        share = facts.number("gradients.unused_share") or 0.0
+        backward_ms = facts.phases_ms.get("backward")
+        if share < NEGLIGIBLE_SHARE or not backward_ms:
+            return
+        yield self.finding(
+            facts,
+            f"{percent(share)} of the parameters get a gradient that no optimizer uses; the backward takes "
+            f"{ms(backward_ms)}",
+            cost_ms=min(facts.true_ms, share * backward_ms),
+            time_ms=backward_ms,
+            evidence=[Evidence(text=f"{percent(share)} of the parameters", source="optimizers and modules")],
+            sites=facts.sites("backward"),
+            not_this="Their price is not known from the trace: it is measured where it is tried.",
         )

@@ -101,7 +101,7 @@ class Learned:
     def write_settings(self, store: Store) -> None:
         """Record what is in force now: settings, optimizers, machine."""
         store.update(
-            settings=read_settings(self._seen),
+            settings=read_settings(self._seen, self.optimizers.living()),
             optimizers=self.optimizers.facts(),
             host=read_host(),
             devices=read_devices(),

@@ -23,6 +23,7 @@ run.json. A switch that does not exist in this torch, or that nothing has shown,
     distributed.backend         "nccl", "gloo", ...
     distributed.settings        {"static_graph": ..., "gradient_as_bucket_view": ...}
     distributed.searches_in_vain   DDP looks for unused parameters in each step, and none is unused
+    gradients.unused_share: float   of the parameters, those with a gradient that no optimizer has
     ungraded.frozen: bool       no module that ran without gradients, or is frozen, has changed until now
     ungraded.inside: bool       a forward with gradients calls a module of whose parameters none needs one
     ungraded.twin: bool         what ran without gradients is built like a model that is trained
@@ -47,7 +48,7 @@ import contextlib
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,7 @@ class Seen:
         return list(self._roots.values())
 
 
-def read_settings(seen: Seen | None = None) -> dict[str, JsonValue]:
+def read_settings(seen: Seen | None = None, optimizers: Sequence[Any] = ()) -> dict[str, JsonValue]:
     """Return the settings in force now, in this process."""
     settings: dict[str, JsonValue] = {}
     for read in (
@@ -209,7 +210,7 @@ def read_settings(seen: Seen | None = None) -> dict[str, JsonValue]:
     settings["environment"] = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     if seen is not None:
         with contextlib.suppress(Exception):
-            _read_seen(settings, seen)
+            _read_seen(settings, seen, optimizers)
     return settings
 
 
@@ -293,7 +294,7 @@ def _read_distributed(settings: dict[str, JsonValue]) -> None:
         settings["distributed.backend"] = str(distributed.get_backend())
 
 
-def _read_seen(settings: dict[str, JsonValue], seen: Seen) -> None:
+def _read_seen(settings: dict[str, JsonValue], seen: Seen, optimizers: Sequence[Any]) -> None:
     if seen.forwards:
         device = next(iter(seen.autocast), None)
         settings["autocast.dtype"] = seen.autocast[device] if device is not None else "none"
@@ -309,6 +310,7 @@ def _read_seen(settings: dict[str, JsonValue], seen: Seen) -> None:
                 settings["distributed.searches_in_vain"] = None if unused is None else unused == 0
         settings["torchscript"] = any(isinstance(module, torch.jit.ScriptModule) for module in roots)
         _read_parameters(settings, roots)
+        settings["gradients.unused_share"] = _unused_gradients(roots, optimizers)
     frozen = seen.frozen
     if frozen is not None:
         settings["ungraded.frozen"] = frozen
@@ -362,6 +364,21 @@ def _read_parameters(settings: dict[str, JsonValue], roots: list[Any]) -> None:
         settings["embedding.dense_share"] = round(_dense_embeddings(roots) / total, 4)
     if images:
         settings["memory_format"] = "channels_last" if last * 2 > images else "contiguous"
+
+
+def _unused_gradients(roots: list[Any], optimizers: Sequence[Any]) -> float:
+    """Return the share of the elements of modules in training that have a gradient and no optimizer.
+
+    A module of which no optimizer has any parameter is updated in another way, or not in training.
+    """
+    held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    total = unused = 0
+    for root in roots:
+        parameters = list(root.parameters())
+        if any(id(p) in held for p in parameters):
+            total += sum(p.numel() for p in parameters)
+            unused += sum(p.numel() for p in parameters if p.grad is not None and id(p) not in held)
+    return round(unused / total, 4) if total else 0.0
 
 
 def _dense_embeddings(roots: list[Any]) -> int:

@@ -860,6 +860,21 @@ def test_autocast_does_nothing_on_the_cpu_however_it_is_entered(
     assert found.sites[0].file == __file__
 
 
+def test_what_no_optimizer_has_gets_no_gradient(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX325")
+    trunk, head, teacher = nn.Linear(4, 4), nn.Linear(4, 2), nn.Linear(4, 2)
+    model = nn.Sequential(trunk, head)
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    for _ in range(2):
+        (model(torch.randn(3, 4)) - teacher(torch.randn(3, 4))).square().mean().backward()
+        optimizer.step()
+    assert trunk.weight.grad is None and head.weight.grad is not None
+    assert teacher.weight.grad is not None, "of a module that no optimizer has a part of nothing is known"
+    assert patch.check().evidence == "gradients turned off for 2 parameters"
+    patch.uninstall()
+    assert trunk.weight.requires_grad and trunk.bias.requires_grad
+
+
 @pytest.mark.parametrize("kind", [torch.profiler.profile, torch.autograd.profiler.profile])
 def test_a_profiler_of_the_script_records_nothing_and_has_no_results(
     put_in: Callable[..., Patch], kind: Any

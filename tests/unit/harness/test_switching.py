@@ -83,7 +83,8 @@ class Script:
         if fix == "FX602":
             self.model = nn.parallel.DistributedDataParallel(self.model, find_unused_parameters=True)
         implementation = {"FX312": {"foreach": False}}.get(fix, {})
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01, **implementation)
+        trained = [p for name, p in self.model.named_parameters() if fix != "FX325" or "conv" not in name]
+        self.optimizer = torch.optim.AdamW(trained, lr=0.01, **implementation)
         images = torch.rand(24, 3, 4, 4, generator=torch.Generator().manual_seed(1))
         self.loader = DataLoader(TensorDataset(images), 4)
         self.batches = [batch[0] for batch in self.loader]
@@ -134,6 +135,7 @@ REPLACED: tuple[tuple[Any, str], ...] = (
     (torch.Tensor, "to"),
     (torch.Tensor, "cuda"),
     (torch.optim.Optimizer, "zero_grad"),
+    (torch.optim.Optimizer, "add_param_group"),
     (torch.optim.AdamW, "__init__"),
     *torch_private.cache_emptiers(),
     (torch, "compile"),

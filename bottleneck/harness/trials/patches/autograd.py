@@ -14,7 +14,8 @@ import torch
 
 from ....model.verify import Applied
 from ... import torch_private
-from .base import Patch
+from .base import Patch, Program
+from .roots import RootPatch
 
 
 class NoAnomalies(Patch):
@@ -84,6 +85,55 @@ class NoAutocastOnCpu(Patch):
             return entered
 
         return enter
+
+
+class NoUnusedGradients(RootPatch):
+    """What no optimizer has gets no gradient."""
+
+    fix = "FX325"
+    says = ("gradients turned off for {}", "parameter")
+    nothing_to_do = "no parameter of a module in training is without an optimizer"
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._held: set[int] = set()
+        self._off: list[Any] = []
+
+    def install(self) -> None:
+        super().install()
+        self.replaced.put(torch.optim.Optimizer, "add_param_group", self._make_adding)
+
+    def put_in(self, program: Program) -> None:
+        for optimizer in program.optimizers:
+            for group in optimizer.param_groups:
+                self._held |= set(map(id, group["params"]))
+        super().put_in(program)
+        self._take_now(program)
+
+    def _make_adding(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def add_param_group(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            added = original(optimizer, *args, **kwargs)
+            self._held |= set(map(id, optimizer.param_groups[-1]["params"]))
+            return added
+
+        return add_param_group
+
+    def takes(self, module: torch.nn.Module) -> bool:
+        """Turn gradients off in a module that is in training; its calls stay as they are."""
+        parameters = list(module.parameters())
+        if any(id(p) in self._held for p in parameters):
+            unused = [p for p in parameters if p.requires_grad and id(p) not in self._held]
+            for parameter in unused:
+                parameter.requires_grad_(False)
+                self._off.append(parameter)
+                self.acted(None)
+        return False
+
+    def uninstall(self) -> None:
+        super().uninstall()
+        while self._off:
+            self._off.pop().requires_grad_(True)
 
 
 class NoCheckpoints(Patch):
