@@ -92,7 +92,7 @@ def _read(reader: Reader) -> Timeline:
         alone_ms=asker.lengths_ms(alone) if alone is not None else (),
         alone=asker.alone(alone) if alone is not None else None,
         alone_without=asker.alone_without(questions, alone) if alone is not None else {},
-        input_call=facts.supply.main_call if facts.supply is not None else None,
+        input_call=facts.input_call,
         pauses_ms=tuple((program.host_work.pauses_ns / 1e6).tolist()),
     )
     return reader.describe(timeline, priced)

@@ -132,7 +132,7 @@ class Timeline:
     loop_owner: str = ""
     """See `Tree.owner`."""
     input_call: SiteTime | None = None
-    """See `InputSupply.main_call`."""
+    """See `Facts.input_call`."""
     update_loop: SourceSite | None = None
     """The loop of the user's that the optimizer's update runs in."""
     own_work_ms: dict[LateCause, tuple[float, ...]] = field(default_factory=dict)

@@ -119,7 +119,7 @@ class WaitingForInput(Analyzer):
             sites = [*(each.loader.site for each in starts.loaders), *sites]
         elif slow is not None:
             title += f", mostly for `{slow.call}` at {slow.site.short}"
-            sites = [slow.site, *sites] if loader is not None and loader.num_workers else sites
+            sites = sites if slow.site in sites else [slow.site, *sites]
         yield self.finding(
             facts,
             title,

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.run import CompileFacts, LoaderFacts, LoopTime, OptimizerFacts, Run, Stacks
+from ...model.run import CompileFacts, LoaderFacts, LoopTime, OptimizerFacts, Run, SiteTime, Stacks
 from ..whose.tree import Tree, build_tree
 from .baseline import Baseline, read_baseline
 from .supply import InputSupply, input_supply, training_loader
@@ -73,6 +73,12 @@ class Facts:
         return input_supply(
             self.loaders, wait_ms=phases.get("data", 0.0), cores=self.cores, fetching=fetching
         )
+
+    @property
+    def input_call(self) -> SiteTime | None:
+        """The line that the step waits for most to have its input, and what it calls, if that is known."""
+        call = self.supply.main_call if self.supply is not None else None
+        return call or (self.tree.input_line() if self.tree is not None else None)
 
     @property
     def cores(self) -> int | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ...model.codes import WhatIf
 from ...model.diagnosis import WhatIfResult
-from ...model.run import LoaderFacts, Production, SiteTime, SourceSite
+from ...model.run import LoaderFacts, Production, SiteTime
 from ...model.words import ms, percent
 from ..whose.tree import Branch
 from .baseline import Baseline
@@ -177,20 +177,9 @@ def input_supply(
         call_share=share,
         alone_ms=alone,
         own_ms=own_ms,
-        own_call=_main_line(fetching) if fetching is not None and own_ms > _MOSTLY * wait_ms else None,
+        own_call=fetching.most().site_time() if fetching is not None and own_ms > _MOSTLY * wait_ms else None,
         passes_per_step=min(1.0, per_step / batches_per_iterator(loader)) if knows_passes else 0.0,
     )
-
-
-def _main_line(branch: Branch) -> SiteTime | None:
-    """Return the deepest line that takes at least half of a branch, and its call."""
-    while (below := branch.branches()) and below[0].total_ms >= _MOSTLY * branch.total_ms:
-        branch = below[0]
-    if branch.frame is None:
-        return None
-    frame = branch.frame
-    site = SourceSite(file=frame.file, line=frame.line, function=frame.function)
-    return SiteTime(site=site, phase="data", call=branch.call, total_ms=branch.total_ms)
 
 
 def workers_needed(supply: InputSupply, *, rest_ms: float) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
 
-from ...model.run import SourceSite, StackFrame, Stacks
+from ...model.run import SiteTime, SourceSite, StackFrame, Stacks
 from ...model.view import Role
 from .places import Chain, Roles
 
@@ -107,6 +107,20 @@ class Branch:
         """Return what is below it, the longest first."""
         return sorted(self.children.values(), key=lambda branch: -branch.total_ms)
 
+    def most(self) -> Branch:
+        """Return the deepest one that takes at least half of it; itself where none below does."""
+        deepest = self
+        while (below := deepest.branches()) and 2 * below[0].total_ms >= self.total_ms:
+            deepest = below[0]
+        return deepest
+
+    def site_time(self) -> SiteTime | None:
+        """Return its line and what that calls; None for the step itself."""
+        if self.frame is None:
+            return None
+        site = SourceSite(file=self.frame.file, line=self.frame.line, function=self.frame.function)
+        return SiteTime(site=site, phase="data", call=self.call, total_ms=self.total_ms)
+
     def walk(self) -> Iterator[Branch]:
         """Yield this one and all below."""
         yield self
@@ -172,6 +186,22 @@ class Tree:
                 whole.add(child)
                 whole.children[key] = child
         return whole
+
+    def input_line(self) -> SiteTime | None:
+        """Return the deepest line that takes most of what the training process does for its input.
+
+        None where no line does, or that is waiting for a loader.
+        """
+        whole, pending = Branch(), self.root.branches()
+        while pending:
+            branch = pending.pop()
+            if 0 < _MOSTLY * branch.total_ms <= branch.by_role.get("input", 0.0):
+                whole.add(branch)
+                whole.children[str(len(whole.children)), 0, "", ""] = branch
+            else:
+                pending += branch.children.values()
+        line = whole.most()
+        return None if line.callee.startswith(LOADER) else line.site_time()
 
     def update_loop(self) -> SourceSite | None:
         """Return the loop of the user's that most of the update runs in; None where it runs in a library.

@@ -539,3 +539,11 @@ def test_a_sampler_that_takes_little_of_the_wait_is_not_what_the_input_waits_for
 
 def test_without_workers_the_training_process_makes_all() -> None:
     assert supplied(30.0, workers=0).supply.own_ms == 0.0
+
+
+def test_the_line_that_makes_the_input_is_named_where_no_loader_knows_it() -> None:
+    sized = Seen((at(11, "len(loader)"), at(70, "sorted()", function="__len__")), 25, "", "data")
+    line = tree_of(sized).input_line()
+    assert line is not None and (line.site.line, line.call) == (70, "sorted()")
+    waits = tree_of(Seen((FETCH,), 30, "data", "optimizer"))
+    assert waits.input_line() is None, "what takes most of it is waiting"
