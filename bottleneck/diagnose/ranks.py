@@ -64,6 +64,7 @@ def summary_of(reading: Reading) -> RankSummary:
         timed_ms=_timed(reading),
         recorded_ms=tuple(recorded[-_STEPS:].tolist()),
         alone_ms=timeline.alone_ms[-_STEPS:] if timeline.usable_what_ifs else (),
+        alone_host_ms=timeline.alone_host_ms[-_STEPS:] if timeline.usable_what_ifs else (),
         alone_edges_ms=_edges(alone) if timeline.usable_what_ifs else (),
         alone_without=tuple(
             AloneWithout(question, saved[-_STEPS:], bound)

@@ -59,7 +59,7 @@ def read_rank(rank: ingest.Rank, true_step_ms: float | None) -> Reading:
     if rare is not None and timeline.alone_ms:
         # Rare on one rank, it is waiting on the others: ranks are compared by all steps.
         whole = _read_timeline(rank, steps, basis, flops, true_ms=basis.summary.true_ms)
-        names = ("alone", "alone_ms", "alone_without", "own_work_ms")
+        names = ("alone", "alone_ms", "alone_host_ms", "alone_without", "own_work_ms")
         timeline = replace(timeline, **{name: getattr(whole, name) for name in names})
     if basis.starts is not None:
         timeline = with_starts(timeline, basis.starts)

@@ -82,7 +82,8 @@ def disturbed_ms(
     A collective that waits holds multiprocessors: a product that just fits the device takes twice as long
     beside it. The norm are the same kernels on the peer that waits least, without its waiting for another
     process on its device. No more than is waited, and without what the rank's own kernels have told already:
-    see `lanes.alone.undisturbed`.
+    see `lanes.alone.undisturbed`. And no more than the rank waits for its device: kernels that take longer
+    cost nothing beside a host that is slower still.
     """
     out = np.zeros(len(summaries))
     for lane, summary in enumerate(summaries):
@@ -94,6 +95,8 @@ def disturbed_ms(
             max(0.0, kernel.ms - (usual.ms - _taken_ms(usual, kernel)) * kernel.count / usual.count)
             for kernel, usual in _same(summary.kernels, summaries[least].kernels)
         )
+        if summary.alone_host_ms:
+            out[lane] = min(out[lane], float(np.median(np.subtract(summary.alone_ms, summary.alone_host_ms))))
     return np.clip(out, 0.0, waits_ms)
 
 

@@ -67,6 +67,8 @@ class Found:
     """(n,): lateness of each rank in an ordinary step, the median over the steps."""
     lateness_ms: Floats
     """(n, steps): more own work than the median of its peers, in each step."""
+    chance_ms: Floats
+    """(n,): how far a single step may be from the rank's ordinary lateness by chance."""
     sent: Sequence[object]
     """(n,): what each rank sends; ranks that send the same are peers."""
     costs_ms: float
@@ -127,23 +129,30 @@ def find_late(
         late=tuple(sorted(late, key=lambda found: -found.costs_ms)),
         late_ms=np.maximum(typical, 0.0),
         lateness_ms=lateness,
+        chance_ms=_chance(lateness - typical[:, None], sent, least=least),
         sent=sent,
         costs_ms=float(_gains(work_ms, usual).mean()) if late else 0.0,
     )
 
 
-def excess_of(late: Late, lateness_ms: Floats) -> Floats:
-    """Return by how much these ranks are late in each step, (n, steps); 0 for the others."""
-    out = np.zeros_like(lateness_ms)
-    lanes = list(late.lanes)
+def excess_of(late: Late, found: Found, steps: int) -> Floats:
+    """Return by how much these ranks are late in each of the last steps, (n, steps); 0 for the others.
+
+    Ranks that are always late are so by as much as on average: what they are more or less by chance they
+    would be without a cause, too, so that the last of several ranks takes longer than each of them.
+    """
+    lateness = found.lateness_ms
+    out = np.zeros_like(lateness)
+    usual = np.median(lateness, axis=1)
     if late.kind != "wandering":
-        out[lanes] = np.maximum(lateness_ms[lanes], 0.0)
-        return out
-    usual = np.median(lateness_ms, axis=1)
+        lanes = list(late.lanes)
+        mine = lateness[lanes]
+        by_chance = np.abs(mine - usual[lanes, None]) <= found.chance_ms[lanes, None]
+        mean = np.average(mine, axis=1, weights=by_chance)[:, None]
+        out[lanes] = np.maximum(np.where(by_chance, mean, mine), 0.0)
     for lane, step in late.cells:
-        if -lateness_ms.shape[1] <= step:
-            out[lane, step] = max(0.0, float(lateness_ms[lane, step] - usual[lane]))
-    return out
+        out[lane, step] = max(0.0, float(lateness[lane, step] - usual[lane]))
+    return out[:, -steps:]
 
 
 def lateness_among(work_ms: Floats, sent: Sequence[object]) -> Floats:
@@ -184,6 +193,17 @@ def _persistent(lateness: Floats, typical: Floats, sent: Sequence[object]) -> ND
                 limits.append(_MEDIAN_ERROR * noise / math.sqrt(steps) * student_tail(chance, freedom))
             concerned = peers if lane < 0 else np.asarray([lane])
             out[concerned] = typical[concerned] > max(limits)
+    return out
+
+
+def _chance(rest: Floats, sent: Sequence[object], *, least: float) -> Floats:
+    """Return how far from its typical step one step of a rank may be by chance, (n,)."""
+    out = np.zeros(len(rest))
+    if rest.shape[1] > 1:
+        for peers in _peers(sent):
+            if len(peers) > 1:
+                noise, freedom = _noise(rest[peers], least=max(least, _BESIDE * float(rest[peers].max())))
+                out[peers] = noise * student_tail(_FALSE_ALARM / rest[peers].size, freedom)
     return out
 
 

@@ -27,7 +27,7 @@ from .collectives import PackedCollectives, unpack
 
 __all__ = ["FORMAT", "AloneWithout", "RankSummary", "content_hash", "load", "store"]
 
-FORMAT = 5
+FORMAT = 6
 """Raised when a field of the summary changes its meaning, or how it is made."""
 _CHUNK_BYTES = 1 << 20
 _MOST_BYTES = 1 << 20
@@ -77,6 +77,8 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Lengths of the recorded steps, as traced."""
     alone_ms: tuple[float, ...] = ()
     """Lengths of the last of them as replayed without communication, at the speed of the true step."""
+    alone_host_ms: tuple[float, ...] = ()
+    """The same with a device that takes no time; empty where nothing tells it."""
     alone_edges_ms: tuple[tuple[float, float], ...] = ()
     """Of the same replay: when each step ends, the begin first, and its device's work up to there; empty
     where no replay can be trusted."""

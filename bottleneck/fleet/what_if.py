@@ -61,8 +61,8 @@ def answer(
     """
     steps = program.steps
     lateness = found.lateness_ms[:, -steps:]
-    late = [excess_of(each, lateness) for each in found.late[:_MOST_LATE]]
-    nobody = np.sum([excess_of(each, lateness) for each in found.late], axis=0) + np.zeros_like(lateness)
+    late = [excess_of(each, found, steps) for each in found.late[:_MOST_LATE]]
+    nobody = np.sum([excess_of(each, found, steps) for each in found.late], axis=0) + np.zeros_like(lateness)
     late_lanes = [lane for each in found.late for lane in each.lanes]
     undisturbed = np.repeat(disturbed[:, None], steps, axis=1) * bool(late_lanes)
     # By as much later than thought are those that they are late beside.

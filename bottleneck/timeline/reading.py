@@ -90,6 +90,9 @@ def _read(reader: Reader) -> Timeline:
         context=context,
         own_work_ms={cause: tuple(each.tolist()) for cause, each in own.items()},
         alone_ms=asker.lengths_ms(alone) if alone is not None else (),
+        alone_host_ms=asker.lengths_ms(Edit(duration=0.0))
+        if alone is not None and reader.kind == "gpu"
+        else (),
         alone=asker.alone(alone) if alone is not None else None,
         alone_without=asker.alone_without(questions, alone) if alone is not None else {},
         input_call=facts.input_call,

@@ -141,6 +141,8 @@ class Timeline:
     alone_ms: tuple[float, ...] = ()
     """Lengths of single traced steps, the last ones, as replayed without communication: the pace of this rank
     if it waited for nobody. Empty where nothing is communicated."""
+    alone_host_ms: tuple[float, ...] = ()
+    """The same with a device that takes no time: the pace of the host. Empty where there is no device."""
     alone: Alone | None = None
     """Where its collectives stand in these steps; None where nothing is communicated."""
     waits: NDArray[np.int64] | None = None

@@ -243,6 +243,10 @@ def test_kernels_beside_a_waiting_collective_are_shorter_once_nobody_is_late() -
     )
     fleet = compare_ranks(ranks).fleet
     assert fleet.step_without_late_ranks_ms == pytest.approx(STEP_MS - 10.0 - 4.0, abs=0.1)
+    beside = msgspec.structs.replace(ranks[0], alone_host_ms=tuple(ms - 1.5 for ms in ranks[0].alone_ms))
+    assert disturbed_ms([beside, ranks[1]], ["", ""], np.asarray([10.0, 0.0])).tolist() == [1.5, 0.0], (
+        "no more than the host waits for the device"
+    )
     shared = msgspec.structs.replace(ranks[1], kernels=(KernelSketch("gemm", 8.0, 12.0, 7.0),))
     assert disturbed_ms([ranks[0], shared], ["", ""], np.asarray([10.0, 0.0])).tolist() == [4.0, 0.0], (
         "another process's turns are no norm"

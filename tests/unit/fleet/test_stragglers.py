@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torch_bottleneck.fleet.stragglers import Found, find_late
+from torch_bottleneck.fleet.stragglers import Found, excess_of, find_late
 from torch_bottleneck.stats.student import student_tail
 
 STEP_MS = 100.0
@@ -139,3 +139,20 @@ def test_the_step_in_which_recording_begins_tells_nothing() -> None:
     )
     assert everything.late == ()
     assert found(work).late
+
+
+def test_a_rank_that_is_not_late_any_more_still_differs_from_step_to_step() -> None:
+    work = np.full((2, 8), 80.0)
+    work[1] += 15.0 + np.array([0.0, 2.0, -1.0, 0.0, 1.0, -2.0, 0.0, 0.0])
+    told = found(work)
+    assert excess_of(told.late[0], told, 6).tolist() == [[0.0] * 6, [15.0] * 6]
+
+
+def test_a_step_in_which_it_is_later_than_by_chance_is_late_for_a_cause() -> None:
+    work = noise(4, 8)
+    work[1] += 15.0
+    work[1, 6] += 60.0
+    told = found(work)
+    excess = excess_of(told.late[0], told, 8)[1]
+    assert np.delete(excess, 6).tolist() == pytest.approx([np.delete(told.lateness_ms[1], 6).mean()] * 7)
+    assert excess[6] == told.lateness_ms[1, 6] > 70.0
