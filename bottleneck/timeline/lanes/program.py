@@ -350,7 +350,9 @@ def build_program(
     wait, wait_end = find_waits(trace, events, a, act_event)
     # A call that waits for its own copy issues it when it begins, any other when it returns.
     issue = np.where(wait[act_event] != NO_WAIT, start[act_event], call_end_a)
-    depends, delay = find_dependencies(a, issue, previous_end, latency)
+    depends, delay = find_dependencies(
+        a, issue, previous_end, latency, a.part == PARTS.index(Part.COMMUNICATION)
+    )
     span = end - start
     before_call_end = np.concatenate([[low], np.maximum.accumulate(end)[:-1]])
     waited = wait != NO_WAIT

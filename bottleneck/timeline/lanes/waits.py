@@ -25,6 +25,11 @@ QUEUE_DEPTH = 1024
 driver's channel holds in practice (the host blocks in its 1025th pending launch)."""
 
 
+_AT_ONCE_NS, _UNEXPLAINED_NS = 15_000, 20_000
+"""Device work starts within the one after what it waited for, and has waited if it starts by the other later
+than launch and order explain."""
+
+
 class EventKind(IntEnum):
     """What an event is."""
 
@@ -64,13 +69,18 @@ class Calls:
 
 
 def find_dependencies(
-    a: Activities, call_end: NDArray[np.int64], previous_end: NDArray[np.int64], latency: float
+    a: Activities,
+    call_end: NDArray[np.int64],
+    previous_end: NDArray[np.int64],
+    latency: float,
+    collective: NDArray[np.bool_],
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Find what an activity waited for on another lane, and what nothing explains.
 
     The trace does not always say which event a stream waits for; the times do: an activity that was
     launched, whose lane was free, and that still started only when an activity of another lane
-    ended (within 15 us), waited for it.
+    ended (within 15 us), waited for it. A collective always waits for the stream that it is called on, and
+    starts up to half a millisecond after that: it waited for what ended last before it started.
     """
     n = len(a.row)
     depends = np.full(n, -1, dtype=np.int64)
@@ -82,13 +92,14 @@ def find_dependencies(
         ends = a.end[by_end]
         for k in np.flatnonzero(late > 5_000):
             j = int(latest(ends, a.start[k]))
-            while j >= 0 and ends[j] >= a.start[k] - 15_000:
+            since = ready[k] if collective[k] and late[k] > _UNEXPLAINED_NS else a.start[k] - _AT_ONCE_NS
+            while j >= 0 and ends[j] >= since:
                 other = int(by_end[j])
                 if other < k and a.lane[other] != a.lane[k]:
                     depends[k] = other
                     break
                 j -= 1
-    unexplained = (depends < 0) & (late > 20_000)
+    unexplained = (depends < 0) & (late > _UNEXPLAINED_NS)
     delay[unexplained] = late[unexplained]
     return depends, delay
 

@@ -118,6 +118,18 @@ def test_a_kernel_that_waits_for_another_stream_depends_on_it() -> None:
     assert list(program.depends) == [-1, 0]
 
 
+@pytest.mark.parametrize(("name", "depends"), [("ncclDevKernel_AllGather_RING_LL", 0), ("gemm", -1)])
+def test_a_collective_starts_a_while_after_what_it_waited_for(name: str, depends: int) -> None:
+    writer = TraceWriter()
+    writer.launch(0, 5, start=10, length=300, stream=20)
+    writer.launch(10, 5, start=475, length=10, stream=7, kernel=name)
+    program = program_of(writer, [0, 600])
+    assert list(program.depends) == [-1, depends]
+    assert bool(program.delay[1]) == (depends < 0), (
+        "the time since its launch is the other work's, or its own"
+    )
+
+
 def test_launches_without_kernels_and_kernels_without_launches_are_counted() -> None:
     writer = TraceWriter()
     writer.launch(0, 5, start=8, length=10)
