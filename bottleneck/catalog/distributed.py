@@ -15,6 +15,7 @@ _FSDP = given("distributed.module", "==", "fsdp", "the model is sharded by FSDP"
 _DDP_DOCS = docs("generated/torch.nn.parallel.DistributedDataParallel.html", "DistributedDataParallel")
 _FSDP_DOCS = docs("distributed.fsdp.fully_shard.html", "torch.distributed.fsdp.fully_shard")
 _OVERLAPPED = "exposed communication overlapped with computing"
+_GRADIENTS_HIDDEN = "all gradients sent while other work is done"
 _LESS_EXPOSED = "The line 'exposed communication' falls."
 
 FIXES: tuple[Fix, ...] = (
@@ -27,9 +28,9 @@ FIXES: tuple[Fix, ...] = (
         " static_graph if every step uses the same parameters. Leave find_unused_parameters off where none"
         " is unused.",
         when=(_RANKS, _DDP),
-        what_if=WhatIf.COMM_OVERLAPPED,
+        what_if=WhatIf.GRADIENTS_OVERLAPPED,
         what_if_bound=True,
-        basis=_OVERLAPPED,
+        basis=_GRADIENTS_HIDDEN,
         may_break="gradient_as_bucket_view: gradients must not be detached in place. static_graph: the graph"
         " must really be the same in every step.",
         code="""\
@@ -98,9 +99,9 @@ optimizer.step()""",
         " halves the bytes.",
         when=(_RANKS, _DDP),
         risk=Risk.CHANGES_NUMERICS,
-        what_if=WhatIf.COMM_OVERLAPPED,
+        what_if=WhatIf.GRADIENTS_OVERLAPPED,
         what_if_bound=True,
-        basis=_OVERLAPPED,
+        basis=_GRADIENTS_HIDDEN,
         may_break="Gradients lose mantissa bits before they are summed. Needs NCCL 2.9.6 or newer.",
         code="""\
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -109,6 +110,34 @@ ddp_model.register_comm_hook(None, default_hooks.bf16_compress_hook)""",
         undo="Do not register the hook.",
         verify="Bytes per all-reduce halve; loss follows the old curve.",
         sources=(docs("ddp_comm_hooks.html", "DDP communication hooks"),),
+    ),
+    Fix(
+        id="FX610",
+        title="Give each rank the whole model: it fits (DDP)",
+        addresses=("BN801",),
+        what_to_change="FSDP gathers each block's parameters before it computes, twice a step, and scatters the"
+        " gradients. A model that fits on one device with its gradients and states needs none of that:"
+        " DistributedDataParallel only adds up the gradients.",
+        when=(
+            _RANKS,
+            _FSDP,
+            *seen("memory.replica_share", "<", 0.8, "the whole model fits on each rank"),
+        ),
+        risk=Risk.NEEDS_REVIEW,
+        what_if=WhatIf.COMM_OVERLAPPED,
+        what_if_bound=True,
+        # The copies and the Python of gathering go as well: two ranks on a CPU saved 1.4 times the bound.
+        bound_weight=1.0,
+        basis=_OVERLAPPED,
+        may_break="Parameters, gradients and optimizer states are on each rank as a whole. Checkpoints of"
+        " shards must be loaded with torch.distributed.checkpoint.",
+        code="""\
+from torch.nn.parallel import DistributedDataParallel
+
+model = DistributedDataParallel(model)  # in place of fully_shard""",
+        undo="Shard it again.",
+        verify="No all-gather in the trace; peak memory stays below the device's.",
+        sources=(_DDP_DOCS, _FSDP_DOCS),
     ),
     Fix(
         id="FX604",
@@ -138,7 +167,11 @@ for block, preceding in zip(blocks[1:], blocks):
         addresses=("BN801",),
         what_to_change="A single unit for the whole model gathers all parameters before the first layer"
         " runs: nothing overlaps and nothing is saved. Shard each block, then the root.",
-        when=(_RANKS, _FSDP),
+        when=(
+            _RANKS,
+            _FSDP,
+            given("distributed.units", "<=", 1, "FSDP gathers the whole model as one unit"),
+        ),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.COMM_OVERLAPPED,
         what_if_bound=True,
@@ -228,5 +261,31 @@ os.environ["NCCL_DEBUG"] = "INFO"  # before init_process_group""",
                 "NCCL environment variables",
             ),
         ),
+    ),
+    Fix(
+        id="FX609",
+        title="Leave buffers where they are (broadcast_buffers)",
+        addresses=("BN804",),
+        what_to_change="DDP sends all buffers of the model from rank 0 to the other ranks before each forward."
+        " Constants are equal without that. Turn it off.",
+        when=(
+            _RANKS,
+            given("distributed.sends_buffers", "==", True, "DDP sends buffers before each forward"),
+        ),
+        risk=Risk.NEEDS_REVIEW,
+        what_if=WhatIf.BUFFERS_KEPT,
+        basis="the broadcasts in the forward",
+        only_answered=True,
+        may_break="BatchNorm's running statistics become each rank's own: save those of one rank, or use"
+        " SyncBatchNorm. Buffers that the script itself changes must change alike on all ranks.",
+        code="""\
+from torch.nn.parallel import DistributedDataParallel
+
+model = DistributedDataParallel(model, broadcast_buffers=False)""",
+        undo="Remove the argument.",
+        verify="No broadcast in the trace.",
+        can_try=True,
+        edits=(KeywordEdit(calls=("DistributedDataParallel", "DDP"), keywords=("broadcast_buffers",)),),
+        sources=(_DDP_DOCS,),
     ),
 )

@@ -441,6 +441,22 @@ def unused_parameters(modules: Iterable[torch.nn.Module]) -> int | None:
     return found
 
 
+def sends_buffers(modules: Iterable[torch.nn.Module]) -> bool:
+    """Return whether DDP sends buffers of one of these to all ranks before each forward."""
+    return any(
+        bool(getattr(module, "broadcast_buffers", False)) and len(getattr(module, "modules_buffers", ())) > 0
+        for module in modules
+    )
+
+
+def missing_bytes(parameter: torch.Tensor) -> int:
+    """Return the bytes of a parameter that FSDP keeps on other ranks."""
+    # FSDP1 flattens the parameters of a module, FSDP2 makes them DTensors.
+    whole = getattr(parameter, "_unpadded_unsharded_size", parameter.shape)
+    here = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+    return max(0, int(whole.numel() - here.numel())) * int(parameter.element_size())
+
+
 def put_buffer(module: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
     """Have a module hold this tensor under the name of a buffer that it has."""
     module._buffers[name] = tensor

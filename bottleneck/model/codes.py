@@ -72,6 +72,8 @@ class WhatIf(str, Enum):
     NO_COMPILE = "no-compile"
     COMM_OVERLAPPED = "comm-overlapped"
     COMM_ONCE = "comm-once"
+    GRADIENTS_OVERLAPPED = "gradients-overlapped"
+    BUFFERS_KEPT = "buffers-kept"
     HOST_WORK_GONE = "host-work-gone"
     EXTRA_GONE = "extra-gone"
     ZERO_GRAD_FREE = "zero-grad-free"
@@ -394,6 +396,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN801", "exposed-communication", _C.COMMUNICATION),
     CodeEntry("BN802", "straggler", _C.COMMUNICATION),
     CodeEntry("BN803", "unused-parameters-searched", _C.COMMUNICATION),
+    CodeEntry("BN804", "buffers-sent", _C.COMMUNICATION, within_others=True),
     CodeEntry("BN901", "other-host-work", _C.HOST, price_only=True),
     CodeEntry("BN902", "garbage-collector", _C.HOST),
     CodeEntry("BN903", "thread-settings", _C.HOST),

@@ -37,6 +37,8 @@ NEEDS = {
     "FX603": "a process group",
     "FX604": "a sharded model",
     "FX605": "a process group",
+    "FX609": "a process group",
+    "FX610": "a process group",
     "FX607": "torchrun",
 }
 

@@ -1,6 +1,6 @@
 """Communication-bound: the step waits for other ranks.
 
-In: facts. Out: findings BN801 to BN803.
+In: facts. Out: findings BN801 to BN804.
 """
 
 from __future__ import annotations
@@ -121,6 +121,53 @@ class SearchInVain(Analyzer):
             ],
             sites=facts.sites("model wrapped"),
             not_this="Other steps may leave parameters out.",
+        )
+
+
+class BuffersSent(Analyzer):
+    """DDP sends the model's buffers from rank 0 to all other ranks before each forward.
+
+    What it means
+        Buffers are tensors that are not trained: statistics of normalisation layers, tables of
+        positions, masks. DDP keeps them equal on all ranks by sending all of them, each time.
+
+    How it is measured
+        The broadcasts that the step stands waiting for. Without a GPU: what the training thread waits
+        for in the forward.
+
+    What it costs you
+        The step is replayed without these broadcasts.
+
+    What it is not
+        Not the gradients, which are sent during the backward.
+
+    What to do
+        broadcast_buffers=False. Buffers that never change are the same anyway. Statistics of
+        normalisation layers are then each rank's own; SyncBatchNorm shares them.
+
+    Source
+        PyTorch documentation, DistributedDataParallel, broadcast_buffers.
+    """
+
+    code = "BN804"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Price the broadcasts, and name the line that asks for them."""
+        answer = facts.ask(WhatIf.BUFFERS_KEPT)
+        if answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
+            return
+        yield self.finding(
+            facts,
+            f"DDP sends the model's buffers to all ranks before each forward: {ms(answer.saves_ms)} per step",
+            answer=answer,
+            evidence=[
+                Evidence(
+                    text="broadcast_buffers is on, and the model has buffers",
+                    source="settings of DistributedDataParallel",
+                )
+            ],
+            sites=facts.sites("model wrapped"),
+            not_this="Where other ranks come late, waiting for them is part of it.",
         )
 
 

@@ -14,7 +14,7 @@ from ...model.memory import MemoryCategory, MemorySummary
 from ...model.run import SourceSite
 from ...model.words import byte_size, ms, percent
 from ..base import Analyzer, Facts
-from ..sections.memory_context import category_share
+from ..sections.memory_context import category_share, resident_share
 from .memory import holder_evidence, is_fragmented, is_tight, unused_bytes
 
 _HISTORY = "memory history"
@@ -295,7 +295,7 @@ class Recomputation(Analyzer):
         full = facts.number("memory.peak_share")
         if full is None:
             free = facts.number("allocator.headroom_share")
-            full = 1.0 - free if free is not None else _resident_share(facts)
+            full = 1.0 - free if free is not None else resident_share(facts.run)
         whose = "machine" if facts.timeline.kind == "cpu" else "device"
         evidence = [
             Evidence(
@@ -330,15 +330,6 @@ def _checkpoints(facts: Facts) -> list[SourceSite | None]:
     tree = facts.timeline.tree
     called = [node for node in tree.walk() if node.callee.startswith(_CHECKPOINT)] if tree is not None else []
     return [node.site for node in sorted(called, key=lambda node: -node.ms)]
-
-
-def _resident_share(facts: Facts) -> float | None:
-    """Return the largest resident set as a share of the machine's memory; None if unknown."""
-    window = facts.run.window("baseline") if facts.run is not None else None
-    if facts.run is None or window is None or window.after is None or not facts.run.host.memory_bytes:
-        return None
-    peak = window.after.rusage.get("ru_maxrss")
-    return peak * 1024 / facts.run.host.memory_bytes if peak is not None else None
 
 
 class FragmentedMemory(Analyzer):

@@ -16,6 +16,8 @@ CONTEXT_KEYS: dict[str, str] = {
     "host.cores": "int: cores this process may use",
     "torch.version": 'str: "2.13", compared part by part (as a float 2.10 would be 2.1)',
     "distributed.world_size": "int",
+    "distributed.units": "int: modules that FSDP gathers by themselves",
+    "distributed.sends_buffers": "bool: DDP sends the model's buffers to all ranks before each forward",
     "distributed.searches_in_vain": "bool: DDP looks for unused parameters, and none was unused",
     "distributed.module": 'str: "ddp", "fsdp", "dp" or "none"',
     # step
@@ -108,6 +110,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "allocator.headroom_share": "float: free share of device memory at the peak",
     "allocator.empty_cache_per_step": "float",
     # memory, from the allocator's history (shares are of the peak)
+    "memory.replica_share": "float: what would be used, over what may be, if each rank held the whole model",
     "memory.peak_share": "float: most that was reserved or live over what the process may use",
     "memory.headroom": "float: times that the batch would fit",
     "memory.parameters_share": "float",

@@ -47,9 +47,40 @@ def resident_growth(run: Run | None) -> float | None:
     return ((after.rss_bytes or 0) - (before.rss_bytes or 0)) / len(window.steps.index)
 
 
+def resident_share(run: Run | None) -> float | None:
+    """Return the largest resident set as a share of the machine's memory; None if unknown."""
+    window = run.window("baseline") if run is not None else None
+    if run is None or window is None or window.after is None or not run.host.memory_bytes:
+        return None
+    peak = window.after.rusage.get("ru_maxrss")
+    return peak * 1024 / run.host.memory_bytes if peak is not None else None
+
+
+def _most_used(summary: MemorySummary) -> int:
+    return max(summary.peak_bytes, summary.reserved_peak_bytes or 0)
+
+
+def _replica_share(run: Run | None, memory: Sequence[MemorySummary]) -> float | None:
+    """Return what would be used, over what may be, if each rank held all that FSDP divides among them."""
+    missing = run.settings.get("distributed.replica_bytes") if run is not None else None
+    if run is None or not isinstance(missing, int):
+        return None
+    if memory:
+        capacity = memory[0].capacity_bytes
+        return (_most_used(memory[0]) + missing) / capacity if capacity else None
+    resident, total = resident_share(run), run.host.memory_bytes
+    if resident is None or not total or any(device.kind != "cpu" for device in run.devices):
+        return None
+    # As if all ranks ran on this machine: each of them takes its part of the memory.
+    return run.world_size * (resident + missing / total)
+
+
 def memory_context(run: Run | None, memory: Sequence[MemorySummary]) -> dict[str, JsonValue]:
     """Return the entries; those of the snapshot are of the fullest device."""
-    out: dict[str, JsonValue] = {"memory.resident_growth": resident_growth(run)}
+    out: dict[str, JsonValue] = {
+        "memory.resident_growth": resident_growth(run),
+        "memory.replica_share": _replica_share(run, memory),
+    }
     if run is not None and "allocator.backend" in run.settings:
         # Recorded only where an environment variable sets it; without one nothing is set.
         conf = str(run.settings.get("allocator.conf", "")).lower()
@@ -70,8 +101,7 @@ def memory_context(run: Run | None, memory: Sequence[MemorySummary]) -> dict[str
     if summary.varying_sizes is not None:
         out["step.varying_shapes"] = summary.varying_sizes
     if summary.capacity_bytes:
-        most = max(peak, summary.reserved_peak_bytes or 0)
-        out["memory.peak_share"] = most / summary.capacity_bytes
+        out["memory.peak_share"] = _most_used(summary) / summary.capacity_bytes
     if summary.headroom is not None:
         out["memory.headroom"] = summary.headroom.factor
     if not peak or not summary.composition:

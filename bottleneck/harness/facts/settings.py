@@ -22,6 +22,9 @@ run.json. A switch that does not exist in this torch, or that nothing has shown,
     distributed.module          "ddp" | "fsdp" | "dp" | "deepspeed" | "none"
     distributed.backend         "nccl", "gloo", ...
     distributed.settings        {"static_graph": ..., "gradient_as_bucket_view": ...}
+    distributed.sends_buffers   DDP sends the model's buffers from rank 0 to all others before each forward
+    distributed.units           modules that FSDP gathers by themselves
+    distributed.replica_bytes   what a rank would need beyond its shards to hold model, gradients and states
     distributed.searches_in_vain   DDP looks for unused parameters in each step, and none is unused
     gradients.unused_share: float   of the parameters, those with a gradient that no optimizer has
     ungraded.frozen: bool       no module that ran without gradients, or is frozen, has changed until now
@@ -305,9 +308,13 @@ def _read_seen(settings: dict[str, JsonValue], seen: Seen, optimizers: Sequence[
         settings["distributed.module"], options = _wrapper(roots)
         if options:
             settings["distributed.settings"] = options
+            settings["distributed.sends_buffers"] = torch_private.sends_buffers(roots)
             if options.get("find_unused_parameters"):
                 unused = torch_private.unused_parameters(roots)
                 settings["distributed.searches_in_vain"] = None if unused is None else unused == 0
+        if settings["distributed.module"] == "fsdp":
+            settings["distributed.units"] = options["units"]
+            settings["distributed.replica_bytes"] = _replica_bytes(optimizers)
         settings["torchscript"] = any(isinstance(module, torch.jit.ScriptModule) for module in roots)
         _read_parameters(settings, roots)
         settings["gradients.unused_share"] = _unused_gradients(roots, optimizers)
@@ -381,6 +388,17 @@ def _unused_gradients(roots: list[Any], optimizers: Sequence[Any]) -> float:
     return round(unused / total, 4) if total else 0.0
 
 
+def _replica_bytes(optimizers: Sequence[Any]) -> int:
+    """Return the bytes that other ranks keep: of parameters, gradients and the optimizers' state."""
+    total = 0
+    for optimizer in optimizers:
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            states = [v for v in optimizer.state.get(parameter, {}).values() if torch.is_tensor(v)]
+            copies = 2 + sum(state.numel() == parameter.numel() for state in states)
+            total += copies * torch_private.missing_bytes(parameter)
+    return total
+
+
 def _dense_embeddings(roots: list[Any]) -> int:
     """Return the elements of large embedding tables whose gradient is dense and that nothing else shares."""
     owners: dict[int, set[int]] = {}
@@ -406,13 +424,17 @@ def _wrapper(roots: list[Any]) -> tuple[str, dict[str, JsonValue]]:
             options = {n: bool(getattr(module, n)) for n in names if hasattr(module, n)}
             bucket = getattr(module, "bucket_bytes_cap", None)
             return "ddp", {**options, **({"bucket_bytes_cap": int(bucket)} if bucket else {})}
-        if kinds & {"FullyShardedDataParallel", "FSDPModule"}:
-            return "fsdp", {}
+        if _is_sharded(module):
+            return "fsdp", {"units": sum(_is_sharded(inner) for inner in module.modules())}
         if "DataParallel" in kinds:
             return "dp", {"devices": len(getattr(module, "device_ids", []))}
         if "DeepSpeedEngine" in kinds:
             return "deepspeed", {}
     return "none", {}
+
+
+def _is_sharded(module: Any) -> bool:
+    return not {"FullyShardedDataParallel", "FSDPModule"}.isdisjoint(b.__name__ for b in type(module).__mro__)
 
 
 def malloc_library() -> str:

@@ -375,8 +375,8 @@ class Capture:
         why_not = self._ended
         if why_not is None and self._times.late():
             why_not = "time limit"
-        step_ms, alone = self._times.step_ms, self._times.alone
-        if self.stacks.begin(step_ms=step_ms, alone=alone, behind=behind, why_not=why_not):
+        steps = self._times.steps_to_sample(behind=behind)
+        if self.stacks.begin(steps=steps, behind=behind, why_not=why_not):
             self.stage = "stacks"
             self._book.drop("stacks")
         else:

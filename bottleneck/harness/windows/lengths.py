@@ -78,6 +78,13 @@ HELD_STEP_MS = 50.0
 """Steps longer than this are looked at one by one: what the hooks cost does not matter in them."""
 WHOLE_MS = 500.0
 """A stretch that is over so soon is looked at only when it is."""
+STACKS_MS = 1500.0
+"""About as many samples: what takes a tenth of the step is then known to a tenth of itself."""
+FEWEST_STACKS, LEAST_STACKS, MOST_STACKS = 5, 2, 400
+STACKS_LONGEST_MS = 10_000.0
+"""Of long steps there are fewer, but `LEAST_STACKS`."""
+FIRST_STACKS = 30
+"""Steps sampled before the last stretch, which needs steps as well: a script may end soon."""
 MEMORY_STEPS = 5
 """So many that what two steps later is still alive can be told from what the next step replaces."""
 FOREVER_MS = 1e12
@@ -119,6 +126,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     trace_warmup: int
     """Steps that the profiler runs without recording first."""
     memory: int
+    stacks: int = 0
+    """Steps whose stacks are sampled before the last stretch."""
 
 
 def has_settled(times_ms: list[float]) -> bool:
@@ -261,7 +270,15 @@ def make_schedule(
         traced=traced,
         trace_warmup=1 if gpu or step_ms < SLOW_MS else 0,
         memory=memory,
+        stacks=min(FIRST_STACKS, steps_to_sample(step_ms)),
     )
+
+
+def steps_to_sample(step_ms: float) -> int:
+    """Return of how many steps the stacks are sampled, a sample a millisecond."""
+    step_ms = max(step_ms, 1e-3)
+    wanted = max(FEWEST_STACKS, min(MOST_STACKS, int(STACKS_MS / step_ms)))
+    return max(LEAST_STACKS, min(wanted, int(STACKS_LONGEST_MS / step_ms)))
 
 
 def _exactly(steps: int, most_ms: float) -> Enough:

@@ -33,6 +33,7 @@ FIXED = Schedule(
     traced=4,
     trace_warmup=1,
     memory=0,
+    stacks=10,
 )
 """For ranks that cannot talk: numbers that need no clock."""
 _LATE = 0.05

@@ -14,15 +14,6 @@ from .phases import PhaseClock
 from .table import Row
 
 ARTEFACT = "stacks"
-LASTS_MS = 1500.0
-"""About as many samples: what takes a tenth of the step is then known to a tenth of itself."""
-FEWEST_STEPS = 5
-LONGEST_MS = 10_000.0
-"""Of long steps there are fewer, but two."""
-LEAST_STEPS = 2
-MOST_STEPS = 400
-FIRST_STEPS = 30
-"""Before the last stretch, which needs steps as well: a script may end soon."""
 
 
 class StackWindow:
@@ -39,21 +30,16 @@ class StackWindow:
         self.sampler: StackSampler | None = None
         """While a window is open."""
 
-    def begin(self, *, step_ms: float, alone: bool, behind: bool, why_not: str | None = None) -> bool:
+    def begin(self, *, steps: int, behind: bool, why_not: str | None = None) -> bool:
         """Begin to sample; False, with the reason stored, where that cannot be or need not be.
 
         Args:
-            step_ms: a typical step.
-            alone: there is one rank: several, which wait for each other, go without.
-            behind: the last stretch is over: sample as many steps as are still wanted.
+            steps: to be sampled in all windows together, this one included.
+            behind: the last stretch is over.
             why_not: a reason not even to try.
         """
         self.behind = behind
-        if why_not is None and not alone:
-            why_not = "several ranks"
-        wanted = max(FEWEST_STEPS, min(MOST_STEPS, int(LASTS_MS / max(step_ms, 1e-3))))
-        wanted = max(LEAST_STEPS, min(wanted, int(LONGEST_MS / max(step_ms, 1e-3))))
-        self._planned = wanted - len(self._bounds) if behind else min(wanted, FIRST_STEPS)
+        self._planned = steps - len(self._bounds)
         if why_not is not None and not self._bounds:
             self._store.artefact(ARTEFACT, "absent", reason=why_not)
         if why_not is not None or self._planned <= 0:

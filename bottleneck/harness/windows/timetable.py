@@ -24,11 +24,13 @@ from .enough import Watch
 from .horizon import Horizon
 from .lengths import (
     AFTER_STEPS,
+    FIRST_STACKS,
     Enough,
     Schedule,
     awaits_evaluation,
     make_schedule,
     steps_to_hold,
+    steps_to_sample,
     warmup_is_over,
 )
 from .meeting import agree, traced_here
@@ -163,6 +165,16 @@ class Timetable:
         else:
             rest = self._stretch.rest(self._enough, step_ms=self.step_ms)
         return steps_to_hold(rest, step_ms=self.step_ms)
+
+    def steps_to_sample(self, *, behind: bool) -> int:
+        """Return how many steps have their stacks sampled, in all, before the last stretch or behind it.
+
+        Ranks count them as agreed, all of them before it.
+        """
+        if not self.alone:
+            return self.schedule.stacks
+        wanted = steps_to_sample(self.step_ms)
+        return wanted if behind else min(wanted, FIRST_STACKS)
 
     # -- the clock -----------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from ...model.codes import Part
 from ...model.run import CompileFacts
 from ..trace.dialect import ALLOCATOR_CALL, HOST_CALL_KINDS, WAIT_CALL, Kind, is_launch
 from ..trace.intervals import before, latest
-from ..trace.kernels import classify
+from ..trace.kernels import classify, is_broadcast
 from ..trace.table import NONE, Trace
 from .host_work import HostWork, read_host_work
 from .labels import WORK_OF_WAIT, Work
@@ -85,6 +85,8 @@ class Program:
     observed_end: NDArray[np.float64]
     launch_work: NDArray[np.int8]
     """Category of the host at the launch: distinguishes optimizer kernels from the others."""
+    broadcast: NDArray[np.bool_]
+    """It sends what one rank has to all others, (m,)."""
 
     marks: NDArray[np.int64]
     """Event index of each step boundary, steps + 1 of them."""
@@ -266,6 +268,7 @@ def host_program(
         observed_start=no_time,
         observed_end=no_time,
         launch_work=none.astype(np.int8),
+        broadcast=none.astype(bool),
         marks=marks,
         mark_ns=np.asarray([0.0, float(work_ns.sum())]),
         latency=0.0,
@@ -388,6 +391,7 @@ def build_program(
         observed_start=a.start.astype(np.float64),
         observed_end=a.end.astype(np.float64),
         launch_work=launch_work,
+        broadcast=trace.named(is_broadcast, a.row),
         marks=np.flatnonzero(is_mark),
         mark_ns=step_edges_ns.astype(np.float64),
         latency=latency,

@@ -68,6 +68,23 @@ def collectives_left(program: Program, share: float) -> Edit | None:
     return Edit(work={Work.COMMUNICATION: share}, duration=np.where(collective, share, 1.0))
 
 
+def _sending(program: Program, *, buffers: bool, left: float = 0.0) -> Edit | None:
+    """Return the edit in which DDP's buffers, or all but them, are sent in this share of the time.
+
+    Returns:
+        None where no time goes into that.
+    """
+    collective = program.part == PARTS.index(Part.COMMUNICATION)
+    sent = collective & (program.broadcast == buffers)
+    # Without a device the host stands waiting for it: for the buffers in the forward.
+    forward = np.asarray([phase == "forward" for phase in program.phases] or [False] * len(program.kind))
+    gone = np.zeros_like(program.work)
+    gone[:, Work.COMMUNICATION] = (1.0 - left) * program.work[:, Work.COMMUNICATION] * (forward == buffers)
+    if not sent.any() and not gone.any():
+        return None
+    return Edit(gone=gone, duration=np.where(sent, left, 1.0))
+
+
 def shared_questions(program: Program, facts: Facts) -> Iterator[Question]:
     """Ask for the step without each host-side cause, and without communication between ranks."""
     has = program.work.sum(axis=0) > 0
@@ -134,10 +151,35 @@ def shared_questions(program: Program, facts: Facts) -> Iterator[Question]:
             "replay with all communication overlapped with other work",
             bound=True,
         )
-        once = collectives_left(program, 1.0 / max(facts.micro_steps, 1.0))
-        if facts.micro_steps > 1 and once is not None:
-            yield Question(
-                WhatIf.COMM_ONCE,
-                once,
-                f"replay with the collectives of one of {facts.micro_steps:.0f} backward passes",
-            )
+        yield from _ddp_questions(program, facts)
+
+
+def _ddp_questions(program: Program, facts: Facts) -> Iterator[Question]:
+    settings = facts.run.settings if facts.run is not None else {}
+    sends_buffers = settings.get("distributed.sends_buffers") is True
+    buffers = _sending(program, buffers=True) if sends_buffers else None
+    if buffers is not None:
+        yield Question(
+            WhatIf.BUFFERS_KEPT, buffers, "replay without sending the model's buffers before each forward"
+        )
+
+    def gradients_left(share: float) -> Edit | None:
+        if buffers is None:
+            return collectives_left(program, share)
+        return _sending(program, buffers=False, left=share)
+
+    overlapped = gradients_left(0.0)
+    if overlapped is not None and settings.get("distributed.module", "ddp") == "ddp":
+        yield Question(
+            WhatIf.GRADIENTS_OVERLAPPED,
+            overlapped,
+            "replay with all gradients sent while other work is done",
+            bound=True,
+        )
+    once = gradients_left(1.0 / max(facts.micro_steps, 1.0))
+    if facts.micro_steps > 1 and once is not None:
+        yield Question(
+            WhatIf.COMM_ONCE,
+            once,
+            f"replay with the collectives of one of {facts.micro_steps:.0f} backward passes",
+        )

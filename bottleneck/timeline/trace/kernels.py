@@ -43,6 +43,7 @@ _COMMUNICATION = re.compile(
     r"nccl|rccl|mscclpp|nvshmem|oneccl|symm_mem|one_shot_all_reduce|two_shot_all_reduce", re.IGNORECASE
 )
 _MESSAGE = re.compile(r"SendRecv|^(gloo:|mpi:|c10d::)(send|recv|coalesced)")
+_BROADCAST = re.compile(r"(nccl|rccl)\w*Broadcast", re.IGNORECASE)
 _ATTENTION = re.compile(
     r"flash_?(fwd|bwd|attn|fprop|bprop)|fmha|_sdpa_|mha_|AttentionKernel|AttentionBackwardKernel"
     r"|fused_attention|flex_attention|ck_tile.*Fmha|cudnn::fusion::(compute_dot|convert_dq)",
@@ -181,6 +182,11 @@ def classify(name: str) -> KernelKind:
 def is_collective(name: str) -> bool:
     """Return whether a kernel of that name is a collective."""
     return classify(name).part is Part.COMMUNICATION
+
+
+def is_broadcast(name: str) -> bool:
+    """Return whether a kernel of that name sends what one rank has to all others."""
+    return bool(_BROADCAST.search(name))
 
 
 def is_message(name: str) -> bool:

@@ -21,7 +21,8 @@ from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.codes import BottleneckClass, WhatIf
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.finding import Finding
-from torch_bottleneck.model.run import Counters, HostFacts, Run, StepTable, Window
+from torch_bottleneck.model.memory import MemorySummary
+from torch_bottleneck.model.run import Counters, HostFacts, JsonValue, Run, StepTable, Window
 from torch_bottleneck.model.snapshot import NotedFailure
 from torch_bottleneck.reporters.markdown import render as markdown
 from torch_bottleneck.reporters.terminal import render as terminal
@@ -290,3 +291,20 @@ def test_a_limit_on_splitting_is_told_and_rules_out_what_it_defeats(tmp_path: Pa
     path.write_bytes(pickle.dumps(content))
     told = memory_context(None, diagnose_paths([path]).memory)
     assert (told["allocator.max_split"], told["allocator.expandable_segments"]) == (True, True)
+
+
+def _sharded(missing: int, *, world: int = 2) -> Run:
+    run = _grown(0)
+    used = Counters(rss_bytes=2_000_000_000, rusage={"ru_maxrss": 2_000_000})
+    window = msgspec.structs.replace(run.windows[0], after=used)
+    settings: dict[str, JsonValue] = {"distributed.replica_bytes": missing}
+    return msgspec.structs.replace(run, windows=[window], world_size=world, settings=settings)
+
+
+def test_whether_the_whole_model_fits_on_each_rank_counts_all_ranks_of_a_machine() -> None:
+    key = "memory.replica_share"
+    assert memory_context(_sharded(1_600_000_000), ())[key] == pytest.approx(2 * (2.048 + 1.6) / 16)
+    assert memory_context(_sharded(1_600_000_000, world=4), ())[key] == pytest.approx(4 * (2.048 + 1.6) / 16)
+    assert memory_context(_grown(0), ())[key] is None, "nothing is sharded"
+    summary = MemorySummary(peak_bytes=30, reserved_peak_bytes=40, capacity_bytes=100, composition=[])
+    assert memory_context(_sharded(20), (summary,))[key] == pytest.approx(0.6)

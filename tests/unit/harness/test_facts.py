@@ -14,12 +14,13 @@ from typing import Any
 import forked
 import pytest
 import torch
+from torch.distributed.fsdp import fully_shard
 
 from torch_bottleneck.harness.facts import probes, settings
 from torch_bottleneck.harness.facts.compiler import CompileWatch
 from torch_bottleneck.harness.facts.devices import read_devices, read_host
 from torch_bottleneck.harness.facts.learned import Learned
-from torch_bottleneck.harness.facts.settings import Seen, read_settings
+from torch_bottleneck.harness.facts.settings import Seen, _replica_bytes, read_settings
 from torch_bottleneck.harness.imports import ImportWatch
 from torch_bottleneck.harness.process import children
 from torch_bottleneck.harness.process.outcome import is_out_of_memory
@@ -374,6 +375,32 @@ def test_gradients_that_no_optimizer_uses_are_a_share_of_the_modules_in_training
     assert read_settings(seen)["gradients.unused_share"] == 0.0
     model[0].weight.grad = None
     assert read_settings(seen, [optimizer])["gradients.unused_share"] == 0.0
+
+
+def test_what_other_ranks_keep_of_a_sharded_model(tmp_path: Path) -> None:
+    """A group of one keeps all; of two, each keeps a half of parameters, gradients and Adam's two states."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+        fully_shard(model[0])
+        fully_shard(model)
+        seen = Seen()
+        seen.root_forward(model)
+        found = read_settings(seen, [torch.optim.Adam(model.parameters())])
+    finally:
+        torch.distributed.destroy_process_group()
+    assert (found["distributed.module"], found["distributed.units"]) == ("fsdp", 2)
+    assert found["distributed.replica_bytes"] == 0
+
+    class Half(torch.nn.Parameter):
+        def to_local(self) -> torch.Tensor:
+            return self.detach()[:2]
+
+    weight = Half(torch.zeros(4, 4))
+    optimizer = torch.optim.Adam([weight])
+    weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    assert _replica_bytes([optimizer]) == 4 * 8 * 4
 
 
 def test_every_setting_is_documented() -> None:

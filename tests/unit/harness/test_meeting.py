@@ -14,8 +14,10 @@ import torch.distributed as dist
 
 from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.windows import meeting
+from torch_bottleneck.harness.windows.horizon import Horizon
 from torch_bottleneck.harness.windows.lengths import Schedule
 from torch_bottleneck.harness.windows.table import Row
+from torch_bottleneck.harness.windows.timetable import Timetable
 from torch_bottleneck.model.run import Run
 from torch_bottleneck.runs.layout import guests
 from torch_bottleneck.runs.plan import Plan
@@ -125,3 +127,15 @@ def test_a_rank_that_does_not_come_is_not_waited_for_without_end(together: Any) 
         return None if rank == 1 else meeting.gather("gone", rank, kind=int, patience_s=0.2)
 
     assert together(says, 3) == [None] * 3
+
+
+def test_ranks_sample_as_many_stacks_as_rank_0_planned_all_before_the_last_stretch(
+    together: Callable[[Callable[[int], Any], int], list[Any]], tmp_path: Path
+) -> None:
+    def sampled(rank: int) -> tuple[int, int]:
+        store = Store(tmp_path / str(rank), run=Run())
+        times = Timetable(Plan(script="train.py"), Horizon(), store)
+        times.draw_up([Row(index=i, start_ns=i, wall_ms=20.0 + 80.0 * rank) for i in range(8)])
+        return times.steps_to_sample(behind=False), times.steps_to_sample(behind=True)
+
+    assert together(sampled, 2) == [(30, 30), (30, 30)], "rank 1 alone would take 15 of its longer steps"

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from torch_bottleneck.catalog.registry import FIXES, OWN, by_id
 from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.trials.patches import PATCHES, make_patches
-from torch_bottleneck.harness.trials.patches.base import Patch
+from torch_bottleneck.harness.trials.patches.base import NotSwitchable, Patch, Program
 from torch_bottleneck.harness.trials.patches.compilation import repeated_blocks
 from torch_bottleneck.harness.trials.patches.copies import _without_blocking
 from torch_bottleneck.model.verify import Wish
@@ -804,6 +804,35 @@ def test_an_irregular_update_ends_leaving_synchronisation_out(put_in: Callable[.
     assert found.state == "not applied"
     assert "1 backward passes instead of 2" in found.reason
     assert model.require_backward_grad_sync
+
+
+@pytest.mark.usefixtures("alone")
+def test_buffers_are_not_sent_before_the_forward(put_in: Callable[..., Patch]) -> None:
+    sent: list[bool] = []
+
+    class Looks(nn.BatchNorm1d):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            sent.append(torch_private.sends_buffers([model]))
+            return super().forward(x)
+
+    model = nn.parallel.DistributedDataParallel(Looks(2))
+    patch = put_in("FX609")
+    model(torch.randn(4, 2)).sum().backward()
+    assert torch_private.sends_buffers([model]), "as before, outside of the forward"
+    assert patch.check().evidence == "1 forward without sending buffers"
+    patch.uninstall()
+    model(torch.randn(4, 2)).sum().backward()
+    assert sent == [False, True]
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_model_without_buffers_has_none_to_keep(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX609")
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+    model(torch.ones(1, 2))
+    assert patch.check().reason == "no module in DistributedDataParallel sent buffers"
+    with pytest.raises(NotSwitchable, match="sent buffers"):
+        patch.put_in(Program(roots=(model,), optimizers=()))
 
 
 @pytest.mark.usefixtures("alone")

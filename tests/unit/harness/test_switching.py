@@ -73,6 +73,9 @@ class Net(nn.Module):
         return out
 
 
+OF_RANKS = ("FX602", "FX609")
+
+
 class Script:
     """A small training, and what the harness knows of it."""
 
@@ -80,7 +83,7 @@ class Script:
         torch.manual_seed(3)
         self.fix = fix
         self.model: nn.Module = Net(recompute=fix == "FX214", attends=fix == "FX306").to(DEVICE)
-        if fix == "FX602":
+        if fix in OF_RANKS:
             self.model = nn.parallel.DistributedDataParallel(self.model, find_unused_parameters=True)
         implementation = {"FX312": {"foreach": False}}.get(fix, {})
         trained = [p for name, p in self.model.named_parameters() if fix != "FX325" or "conv" not in name]
@@ -220,7 +223,7 @@ def _as_it_was(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[None]:
     if fix == "FX309":
         torch.use_deterministic_algorithms(True, warn_only=True)
     torch_private.check_distributions(fix == "FX517" or torch_private.distributions_checked())
-    if fix == "FX602":
+    if fix in OF_RANKS:
         torch.distributed.init_process_group(
             "gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1
         )
@@ -231,7 +234,7 @@ def _as_it_was(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
     torch.backends.cudnn.allow_tf32 = tf32
     torch.set_num_threads(threads)
-    if fix == "FX602":
+    if fix in OF_RANKS:
         torch.distributed.destroy_process_group()
 
 

@@ -55,6 +55,7 @@ def make_program(
         observed_start=np.zeros(m),
         observed_end=np.zeros(m),
         launch_work=np.zeros(m, dtype=np.int8),
+        broadcast=np.zeros(m, dtype=bool),
         marks=marks.astype(np.int64),
         mark_ns=np.zeros(len(marks)),
         latency=latency,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from torch_bottleneck.model.codes import Part, WhatIf
+from torch_bottleneck.model.run import Run
 from torch_bottleneck.timeline.lanes.ask import Asker
 from torch_bottleneck.timeline.lanes.budget import step_budget
 from torch_bottleneck.timeline.lanes.host_work import HostWork
@@ -63,6 +64,7 @@ def test_on_one_lane_a_cause_costs_what_it_takes() -> None:
         WhatIf.HOST_WORK_GONE: pytest.approx(spent(Work.HOST)),
         WhatIf.DISPATCH_FREE: pytest.approx(spent(Work.DISPATCH, Work.OPTIMIZER)),
         WhatIf.COMM_OVERLAPPED: pytest.approx(spent(Work.COMMUNICATION)),
+        WhatIf.GRADIENTS_OVERLAPPED: pytest.approx(spent(Work.COMMUNICATION)),
     }
     both = found.after[WhatIf.INPUT_READY, WhatIf.DISPATCH_FREE]
     assert both == pytest.approx(STEP_MS - saves[WhatIf.INPUT_READY] - saves[WhatIf.DISPATCH_FREE])
@@ -86,3 +88,24 @@ def test_no_more_than_there_is_can_be_taken_away() -> None:
 
 def test_a_batch_that_need_not_be_fetched_is_prepared_all_the_same() -> None:
     assert asker().step_ms(without_fetching(program())) == pytest.approx(STEP_MS - 4.0)
+
+
+@pytest.mark.parametrize(("sends", "gradients_ms"), [(True, 0.75), (False, 2.0)])
+def test_buffers_are_what_ddp_waits_for_in_the_forward(sends: bool, gradients_ms: float) -> None:
+    changed = program()
+    changed.work[1 + list(PHASES).index("forward"), Work.COMMUNICATION] = 1.25e6
+    run = Run(settings={"distributed.module": "ddp", "distributed.sends_buffers": sends})
+    found = Asker(Replay(changed), Edit(), true_ms=STEP_MS + 1.25).ask(
+        shared_questions(changed, Facts(true_ms=STEP_MS + 1.25, run=run))
+    )
+    saves = {question: answer.saves_ms for question, answer in found.results.items()}
+    assert saves[WhatIf.COMM_OVERLAPPED] == pytest.approx(2.0)
+    assert saves[WhatIf.GRADIENTS_OVERLAPPED] == pytest.approx(gradients_ms)
+    assert saves.get(WhatIf.BUFFERS_KEPT) == (pytest.approx(1.25) if sends else None)
+
+
+def test_what_fsdp_sends_is_not_asked_for_as_gradients() -> None:
+    run = Run(settings={"distributed.module": "fsdp"})
+    found = asker().ask(shared_questions(program(), Facts(true_ms=STEP_MS, run=run))).results
+    assert WhatIf.COMM_OVERLAPPED in found
+    assert WhatIf.GRADIENTS_OVERLAPPED not in found

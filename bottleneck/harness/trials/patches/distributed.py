@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optim_module
 
 from ....model.verify import Applied
+from ... import torch_private
 from ...lines.sites import user_site
 from .base import NotSwitchable, Patch, Program, plural
 
@@ -50,6 +51,38 @@ class Overlap(Patch):
             self.acted(user_site(), **wanted)
 
         return __init__
+
+
+class BuffersKept(Patch):
+    """No buffers are sent before the forward."""
+
+    fix = "FX609"
+    live = True
+    for_ranks = True
+    says = ("{} without sending buffers", "forward")
+    nothing_to_do = "no module in DistributedDataParallel sent buffers"
+
+    def install(self) -> None:
+        self.replaced.put(DistributedDataParallel, "forward", self._make_forward)
+
+    def put_in(self, program: Program) -> None:
+        super().put_in(program)
+        if not torch_private.sends_buffers(part for root in program.roots for part in root.modules()):
+            raise NotSwitchable(self.nothing_to_do)
+
+    def _make_forward(self, original: Any) -> Any:
+        def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+            sends = torch_private.sends_buffers([module])
+            if sends:
+                module.broadcast_buffers = False
+                self.acted(None)
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                if sends:
+                    module.broadcast_buffers = True
+
+        return forward
 
 
 class NoSync(Patch):
