@@ -18,7 +18,7 @@ from ..model.diagnosis import StepSummary, WhatIfResult
 from ..model.finding import Evidence, Finding, Interval
 from ..model.memory import MemorySummary
 from ..model.run import CompileFacts, FlopCount, JsonValue, LoaderFacts, Run, SourceSite
-from ..model.view import Role
+from ..model.view import CodeNode, Role
 from ..model.words import ms, percent
 from ..timeline.result import HostSpan, Timeline
 from ..timeline.steps.loop_lines import main_site
@@ -34,6 +34,10 @@ HEADINGS = (
     "What to do",
     "Source",
 )
+
+
+def _ms(nodes: Iterable[CodeNode]) -> float:
+    return sum(node.ms for node in nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,18 +98,25 @@ class Facts:
     def lines_of(self, *roles: Role) -> tuple[SourceSite, ...]:
         """Return the lines that most of what has these roles is in; none where no stacks were sampled.
 
-        From the step down to the first line that leads to several others, the most expensive of these first.
+        From the step down to the first line that leads to several others, the most expensive of these first;
+        past these where they lead to one again, as calls of one function do.
         """
-        most = [self.timeline.tree] if self.timeline.tree is not None else []
-        node = None
-        while len(most) == 1:
-            node = most[0]
-            inner = [child for child in node.children if child.role in roles]
-            least = _LEADS * sum(child.ms for child in inner)
-            most = sorted((child for child in inner if child.ms >= least), key=lambda child: -child.ms)
-        if node is not None and not most:
-            most = [node]
-        return tuple(dict.fromkeys(each.site for each in most if each.site is not None))
+        tree = self.timeline.tree
+        most = [[tree]] if tree is not None else []
+        while most:
+            inner: dict[SourceSite | None, list[CodeNode]] = {}
+            for child in (child for nodes in most for node in nodes for child in node.children):
+                if child.role in roles:
+                    inner.setdefault(child.site, []).append(child)
+            if len(most) == 1:
+                least_ms = _LEADS * sum(map(_ms, inner.values()))
+            else:
+                least_ms = (1.0 - _LEADS) * sum(map(_ms, most))
+            leading = sorted((nodes for nodes in inner.values() if _ms(nodes) >= least_ms), key=_ms)
+            if not leading:
+                break
+            most = leading[::-1]
+        return tuple(nodes[0].site for nodes in most if nodes[0].site is not None)
 
     def sampled_site(self, *parts: str) -> SourceSite | None:
         """Return the line that most samples of some parts of the loop fell on; None if they scatter."""

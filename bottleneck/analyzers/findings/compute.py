@@ -140,7 +140,13 @@ class DeviceBusy(Analyzer):
 
 
 def _lines_of_work(facts: Facts) -> tuple[SourceSite, ...]:
-    """Return the lines of models and loss that most of their time is in, and those that call a model."""
+    """Return the lines of models and loss that most of their time is in, and those that call a model.
+
+    Those of the update, where it takes longer than forward and backward.
+    """
+    phases = facts.phases_ms
+    if phases.get("optimizer", 0.0) > phases.get("forward", 0.0) + phases.get("backward", 0.0):
+        return facts.lines_of("update") or facts.sites("optimizer")
     roles: tuple[Role, ...] = ("forward", "loss")
     if facts.ask(WhatIf.FORWARD_STORED) is not None:
         roles = (*roles, "no-grad forward")

@@ -116,7 +116,8 @@ def _work_of_segments(
     # What a stage of a pipeline waits for before its forward comes from another rank.
     prepared &= work != Work.COMMUNICATION
     work[prepared | (label == Work.INPUT)] = Work.INPUT
-    work[(label == Work.OPTIMIZER) & np.isin(work, (Work.MATH, Work.MEMORY))] = Work.UPDATE
+    # Products and decompositions of an optimizer are work that no fused one spares.
+    work[(label == Work.OPTIMIZER) & (work == Work.MEMORY)] = Work.UPDATE
     return np.where(work == Work.DISPATCH, own_dispatch, work).astype(np.int8)
 
 

@@ -21,7 +21,7 @@ class OpClass(IntEnum):
     BOOKKEEPING = 1
     """Views, metadata, allocation of outputs, wrappers: no data is touched."""
     MATH = 2
-    """Matrix products, convolutions, attention, recurrent cells."""
+    """Matrix products and decompositions, convolutions, attention, recurrent cells, Fourier transforms."""
     MEMORY = 3
     """Element-wise, copies, reductions, normalisation, indexing."""
     GRAPH = 4
@@ -67,7 +67,7 @@ _MATH = re.compile(
     r"linear_backward|mkldnn_.*|_convolution.*|thnn_conv.*|slow_conv.*|_slow_conv.*|convolution_.*|"
     r"_scaled_dot_product.*|_flash_attention.*|_efficient_attention.*|_transform_bias_rescale_qkv|"
     r"_native_multi_head_attention|native_multi_head_attention|mkl_linear|_mkl_linear.*|onednn.*|"
-    r"_thnn_fused_.*|quantized_.*|linalg_(?!vector_norm).*|_cdist.*|cdist|_grouped_mm)$"
+    r"_thnn_fused_.*|quantized_.*|_?linalg_(?!vector_norm).*|cholesky_.*|_?cdist.*|_fft_.*|_grouped_mm)$"
 )
 COMPILING = re.compile(
     r"\(dynamo_timed\)|^dynamo$|^entire_(frame|backward)_compile$|_compile\.compile_inner|compile_fx"

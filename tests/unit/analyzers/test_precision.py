@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from torch_bottleneck.analyzers.findings.compute import DeviceBusy, MemoryBoundKernels
@@ -115,6 +117,30 @@ def test_work_is_at_the_lines_of_model_and_loss_that_it_is_in_the_most_expensive
         tree=step,
     )
     (found,) = analyzer().find(known)
+    assert [site.line for site in found.sites] == lines
+
+
+@pytest.mark.parametrize(
+    ("update_ms", "lines"), [(121.0, [38]), (20.0, [30])], ids=["the update decides", "it does not"]
+)
+def test_an_update_that_takes_longer_than_the_model_is_where_the_work_is(
+    update_ms: float, lines: list[int]
+) -> None:
+    """Both sides call one function: its line is named, and neither of the two calls."""
+
+    def side(line: int) -> CodeNode:
+        roots = at(line, 0.45 * update_ms, at(38, 0.42 * update_ms, role="update"), role="update")
+        return at(line, roots.ms, *roots.children, role="update")
+
+    update = at(90, update_ms, side(65), side(66), at(68, 0.1 * update_ms, role="update"), role="update")
+    step = step_of(update, at(9, 40.0, role="backward"), at(7, 20.0, at(30, 19.0)))
+    known = facts(
+        "cpu",
+        context={"kernels.memory_bound_share": 0.5},
+        tree=step,
+    )
+    phases = {"optimizer": update_ms, "forward": 20.0, "backward": 40.0}
+    (found,) = MemoryBoundKernels().find(dataclasses.replace(known, phases_ms=phases))
     assert [site.line for site in found.sites] == lines
 
 

@@ -78,6 +78,8 @@ def test_a_child_that_outlives_its_parent_by_a_tick_does_not_stretch_the_step():
         ("aten::convolution_backward", OpClass.MATH),
         ("aten::_scaled_dot_product_flash_attention_for_cpu", OpClass.MATH),
         ("aten::linalg_vector_norm", OpClass.MEMORY),
+        ("aten::_linalg_eigh", OpClass.MATH),
+        ("aten::_fft_r2c", OpClass.MATH),
         ("aten::native_layer_norm", OpClass.MEMORY),
         ("aten::an_operator_of_next_year", OpClass.MEMORY),
         ("my_extension::fused_thing", OpClass.MEMORY),
