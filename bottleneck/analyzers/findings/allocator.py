@@ -288,6 +288,6 @@ class PageFaults(Analyzer):
             answer=answer,
             time_ms=system * facts.true_ms,
             evidence=evidence,
-            sites=facts.sites("forward"),
+            sites=facts.lines_of_work(),
             not_this="Not a shortage of memory: pages are returned to the system and mapped again.",
         )

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from ...model.codes import WORK_PARTS, Part, WhatIf
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.run import SourceSite
-from ...model.view import Role
 from ...model.words import ms, percent
 from ..base import Analyzer, Facts, kernel_evidence
 from ..sections.compute_facts import compute_facts, dtype_text
@@ -134,32 +133,9 @@ class DeviceBusy(Analyzer):
             f"{who} {are} at work for {ms(work)} of {ms(facts.true_ms)} ({percent(share)})",
             time_ms=work,
             evidence=[*evidence, *kernel_evidence(facts)],
-            sites=_lines_of_work(facts),
+            sites=facts.lines_of_work(),
             not_this="A busy device is not necessarily an efficient one.",
         )
-
-
-def _lines_of_work(facts: Facts) -> tuple[SourceSite, ...]:
-    """Return the lines of models and loss that most of their time is in, and those that call a model.
-
-    Those of the update, where it takes longer than forward and backward.
-    """
-    phases = facts.phases_ms
-    if phases.get("optimizer", 0.0) > phases.get("forward", 0.0) + phases.get("backward", 0.0):
-        return facts.lines_of("update") or facts.sites("optimizer")
-    roles: tuple[Role, ...] = ("forward", "loss")
-    if facts.ask(WhatIf.FORWARD_STORED) is not None:
-        roles = (*roles, "no-grad forward")
-    return (*facts.lines_of(*roles), *_longest_forward(facts))
-
-
-def _longest_forward(facts: Facts) -> tuple[SourceSite, ...]:
-    """Return the lines of whichever forward takes longer, with or without gradients."""
-    ungraded = facts.sites("evaluation") if facts.ask(WhatIf.FORWARD_STORED) is not None else ()
-    trained = facts.sites("forward")
-    if facts.phases_ms.get("evaluation", 0.0) > facts.phases_ms.get("forward", 0.0):
-        return (*ungraded, *trained)
-    return (*trained, *ungraded)
 
 
 class ForwardWithoutGradients(Analyzer):
@@ -292,7 +268,7 @@ class MemoryBoundKernels(Analyzer):
             f"Memory-bound work takes {percent(share)} of the step",
             time_ms=share * facts.true_ms,
             evidence=[*_fusable(facts), *kernel_evidence(facts, Part.MEMORY_BOUND)],
-            sites=_lines_of_work(facts),
+            sites=facts.lines_of_work(),
             not_this="The saving depends on the chains of kernels: the figure shown is a bound.",
         )
 
