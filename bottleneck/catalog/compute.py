@@ -196,6 +196,30 @@ for parameter in model.parameters():
         ),
     ),
     Fix(
+        id="FX326",
+        title="Run the module once, and use its output again",
+        addresses=("BN316",),
+        what_to_change="The same module is called again with the same input and unchanged parameters. Keep the"
+        " output of the first call until the next batch or update.",
+        when=seen("forward.repeated_share", ">", 0.0, "a module is called again with the same input"),
+        risk=Risk.NEEDS_REVIEW,
+        what_if=WhatIf.FORWARD_ONCE,
+        basis="the calls that repeat others",
+        may_break="What is kept too long is out of date after an update. Statistics of BatchNorm are updated"
+        " once, not twice.",
+        code="""\
+outputs = model(inputs)  # once
+loss = loss_fn(outputs, targets)
+guesses = outputs.detach().argmax(-1)  # was: model(inputs).argmax(-1)""",
+        undo="Call it where it is needed.",
+        verify="The loss is the same; forward and backward are shorter.",
+        can_try=True,
+        arithmetic=Arithmetic.REORDERED,
+        sources=(
+            source("https://github.com/Toni-SM/skrl/pull/156", "skrl: one forward pass of shared models"),
+        ),
+    ),
+    Fix(
         id="FX309",
         title="Turn determinism off where it is not needed",
         addresses=("BN308", "BN301"),

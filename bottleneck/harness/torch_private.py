@@ -457,6 +457,23 @@ def missing_bytes(parameter: torch.Tensor) -> int:
     return max(0, int(whole.numel() - here.numel())) * int(parameter.element_size())
 
 
+class ModuleHooks:
+    """Calls of all modules, with their keywords, from now until `remove`."""
+
+    def __init__(self, before: Callable[..., None], after: Callable[..., None]) -> None:
+        """Call `before(module, args)` and `after(module, args, kwargs, output)` around each forward."""
+        of = torch.nn.modules.module
+        self._before = of.register_module_forward_pre_hook(before)
+        self._after = of.register_module_forward_hook(after, with_kwargs=True)
+
+    def remove(self) -> None:
+        """Call them no more."""
+        self._before.remove()
+        self._after.remove()
+        # Until torch 2.13 its handle forgets this table, and torch.compile warns of hooks that are gone.
+        getattr(torch.nn.modules.module, "_global_forward_hooks_with_kwargs", {}).pop(self._after.id, None)
+
+
 def put_buffer(module: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
     """Have a module hold this tensor under the name of a buffer that it has."""
     module._buffers[name] = tensor

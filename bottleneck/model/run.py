@@ -348,6 +348,7 @@ class Run(_Record, frozen=True, kw_only=True):
     flops: FlopCount | None = None
     """None: not counted; the reason is under "flops" in `artefacts`."""
     masks: MaskFacts | None = None
+    repeats: RepeatFacts | None = None
     """None: fused attention was not called, or not looked at."""
     artefacts: dict[str, Artefact] = {}
     """Keys: trace, memory, compile, loader, and one per failed piece of the capture."""
@@ -372,6 +373,21 @@ class Run(_Record, frozen=True, kw_only=True):
     def window(self, name: str) -> Window | None:
         """Return the window of that name, or None when the capture never reached it."""
         return next((w for w in self.windows if w.name == name), None)
+
+
+class RepeatFacts(_Record, frozen=True, kw_only=True):
+    """Calls of modules that computed again what they had before, where FLOPs were counted."""
+
+    calls: int
+    """Repeated calls."""
+    module: str = ""
+    """The class of the module that most of their time is in."""
+    share: float = 0.0
+    """Of the time in modules."""
+    graded_share: float = 0.0
+    """Of the time in modules whose operators are recorded for backward: such calls have a backward, too."""
+    sites: list[SiteTime] = []
+    """The user's lines that lead to them, the most expensive first."""
 
 
 class MaskFacts(_Record, frozen=True, kw_only=True):

@@ -317,3 +317,49 @@ class GradientsNobodyUses(Analyzer):
             sites=facts.sites("backward"),
             not_this="Their price is not known from the trace: it is measured where it is tried.",
         )
+
+
+class ForwardRepeated(Analyzer):
+    """A module computes again what it has computed in the same step.
+
+    What it means
+        Two parts of the script need the same output, and each calls the module for it: for the policy
+        and the value of one network, for the loss and a metric, in each layer for the same positions.
+
+    How it is measured
+        The calls of all modules in the steps in which FLOPs are counted. A call repeats another one if
+        its inputs and parameters are the same tensors, unchanged since, and neither drew random
+        numbers. Not in compiled code.
+
+    What it costs you
+        The time in such calls over that in all calls of modules, and the same share of the backward
+        where they are recorded for it. A trial hands out the output of the first call again.
+
+    What it is not
+        Not the recomputation of checkpoints, and not a second view of a batch: its values differ.
+
+    What to do
+        Call the module once, keep the output, and use it in both places until the next batch or update.
+
+    Source
+        Toni-SM/skrl pull request 156 (shared models).
+    """
+
+    code = "BN316"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Name the module and the lines that call it again."""
+        repeats = facts.run.repeats if facts.run is not None else None
+        answer = facts.ask(WhatIf.FORWARD_ONCE)
+        if repeats is None or answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
+            return
+        yield self.finding(
+            facts,
+            f"{repeats.module} computes again what it has computed in this step: {ms(answer.saves_ms)}",
+            answer=answer,
+            evidence=[
+                Evidence(text=f"{percent(repeats.share)} of the time in modules", source="calls of modules")
+            ],
+            sites=[item.site for item in repeats.sites],
+            not_this="Buffers, as the statistics of a normalisation, are not compared.",
+        )

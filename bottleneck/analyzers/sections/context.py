@@ -215,6 +215,8 @@ def build_context(
             out["threads.useful"] = 1
         if run.masks is not None and run.masks.masked:
             out["attention.idle_masks"] = run.masks.idle / run.masks.masked
+        if run.repeats is not None:
+            out["forward.repeated_share"] = run.repeats.share
         trace = run.artefacts.get("trace")
         if run.profiles_itself and trace is not None and trace.status == "absent":
             out["profiler.always"] = True

@@ -1,6 +1,6 @@
 """The flop-counter steps: the FLOPs of a step, from the shapes that its operators were called with.
 
-Masks of attention are looked at in the same steps (`masks`).
+Masks of attention and repeated calls of modules are looked at in the same steps (`masks`, `repeats`).
 
 In: two steps behind the other captures, in which nothing is timed, and more where these differ, as batches
 may differ in size. Out: `FlopCount` for run.json, the mean of these steps.
@@ -28,6 +28,7 @@ from .. import profile_forks
 from ..signals import signals_go_elsewhere
 from ..torch_private import operator_calls
 from .masks import MaskWatch
+from .repeats import RepeatWatch
 
 
 class FlopStep:
@@ -37,6 +38,7 @@ class FlopStep:
         self._profile: Any = None
         self._counts: list[FlopCount] = []
         self._masks = MaskWatch()
+        self._repeats = RepeatWatch()
         self.busy = False
         """Inside start or stop: the profiler that begins or ends now is ours."""
 
@@ -48,6 +50,7 @@ class FlopStep:
         try:
             self.start()
             self._masks.begin()
+            self._repeats.begin()
         except Exception as error:
             self.abandon()
             store.artefact("flops", "failed", reason=reason_of(error))
@@ -62,6 +65,7 @@ class FlopStep:
         try:
             self._counts.append(self.stop(step))
             counted = [count.flops for count in self._counts]
+            self._repeats.step()
             if len(counted) < most and (len(counted) == 1 or len(set(counted)) > 1):
                 self.start()
                 return True
@@ -82,6 +86,7 @@ class FlopStep:
                 by_operator=_mean([count.by_operator for count in counts]),
             ),
             masks=self._masks.end(),
+            repeats=self._repeats.end(),
         )
         store.artefact("flops", "ok")
 
@@ -143,6 +148,7 @@ class FlopStep:
                 self._profile.stop()
         if store is None or not self._counts:
             self._masks.end()
+            self._repeats.end()
         self._profile, self.busy = None, False
         if store is not None and self._counts:
             self._store_mean(store)

@@ -16,7 +16,7 @@ from ...model.words import ms, percent
 from ..lanes.by_code import without
 from ..lanes.labels import Work
 from ..lanes.program import Program
-from ..lanes.questions import EAGER, Question, amount_gone, masks_basis
+from ..lanes.questions import EAGER, Question, amount_gone, masks_basis, repeats_basis
 from ..lanes.replay import Edit
 from ..steps.facts import Facts
 from ..steps.loop_price import LoopPrice
@@ -165,6 +165,11 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
             "the step without the model that runs without gradients; reading stored outputs takes extra time",
             bound=True,
         )
+    if facts.repeats is not None:
+        again = facts.repeats
+        parts = {"forward": again.share, "evaluation": again.share, "backward": again.graded_share}
+        gone = np.asarray([parts.get(phase, 0.0) for phase in program.phases])[:, None] * work
+        yield Question(WhatIf.FORWARD_ONCE, Edit(gone=gone), repeats_basis(again))
     if facts.padding_share > 0:
         of_the_batch = np.asarray([phase not in _WITHOUT_BATCH for phase in program.phases])
         gone = np.zeros_like(work)

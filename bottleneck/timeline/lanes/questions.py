@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.codes import Part, WhatIf
+from ...model.run import RepeatFacts
 from ...model.words import ms, percent
 from ..steps.facts import Facts
 from .labels import Work
@@ -49,6 +50,14 @@ def masks_basis(share: float, left: float) -> str:
     return (
         f"{percent(share)} of the calls of fused attention take {percent(left)} of their time without the "
         "mask, timed in these shapes after the capture; making the mask is not counted"
+    )
+
+
+def repeats_basis(repeats: RepeatFacts) -> str:
+    """Say what the price of calls that repeat others is made of."""
+    basis = f"without the {percent(repeats.share)} of the time in modules that such calls took"
+    return basis + (
+        f", and {percent(repeats.graded_share)} of the backward" if repeats.graded_share > 0 else ""
     )
 
 

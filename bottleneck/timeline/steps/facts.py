@@ -12,7 +12,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.run import CompileFacts, LoaderFacts, LoopTime, OptimizerFacts, Run, SiteTime, Stacks
+from ...model.run import (
+    CompileFacts,
+    LoaderFacts,
+    LoopTime,
+    OptimizerFacts,
+    RepeatFacts,
+    Run,
+    SiteTime,
+    Stacks,
+)
 from ..whose.tree import Tree, build_tree
 from .baseline import Baseline, read_baseline
 from .supply import InputSupply, input_supply, training_loader
@@ -175,6 +184,12 @@ class Facts:
             return None
         masked, plain = masks.timed_ms
         return masks.idle / masks.calls, min(1.0, plain / masked)
+
+    @property
+    def repeats(self) -> RepeatFacts | None:
+        """Calls of modules that compute again what they had before; None where there are none."""
+        repeats = self.run.repeats if self.run is not None else None
+        return repeats if repeats is not None and repeats.calls else None
 
     @property
     def casts(self) -> bool:

@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
-from torch_bottleneck.analyzers.findings.compute import DeviceBusy, MemoryBoundKernels
+from torch_bottleneck.analyzers.findings.compute import DeviceBusy, ForwardRepeated, MemoryBoundKernels
 from torch_bottleneck.analyzers.findings.kernels import MaskWithoutEffect
 from torch_bottleneck.analyzers.findings.memory_share import Recomputation
 from torch_bottleneck.analyzers.findings.precision import DoublePrecision, HalfPrecisionOnCpu
 from torch_bottleneck.catalog.match import match
 from torch_bottleneck.model.codes import WhatIf
-from torch_bottleneck.model.run import MaskFacts, OptimizerFacts, Run, SiteTime, SourceSite
+from torch_bottleneck.model.run import MaskFacts, OptimizerFacts, RepeatFacts, Run, SiteTime, SourceSite
 from torch_bottleneck.model.view import CodeNode, Role
 
 from .facts import facts
@@ -153,3 +153,22 @@ def test_recomputation_is_at_the_lines_that_call_checkpoint() -> None:
     assert [site.line for site in found.sites] == [50, 43]
     first, *_ = match([found], {}, known.timeline.what_ifs, 100.0)
     assert (first.fix, first.site) == ("FX214", found.sites[0])
+
+
+@pytest.mark.parametrize(("saves_ms", "found"), [(30.0, 1), (1.0, 0)])
+def test_a_module_that_computes_again_what_it_has_is_a_finding_at_the_lines_that_call_it(
+    saves_ms: float, found: int
+) -> None:
+    again = RepeatFacts(
+        calls=2,
+        module="Encoder",
+        share=0.5,
+        graded_share=0.5,
+        sites=[SiteTime(site=SITE, phase="repeated", count=2)],
+    )
+    context = {"forward.repeated_share": 0.5}
+    known = facts("cpu", context=context, run=Run(repeats=again), saves={WhatIf.FORWARD_ONCE: saves_ms})
+    findings = list(ForwardRepeated().find(known))
+    assert [(each.sites, each.cost_ms) for each in findings] == [((SITE,), saves_ms)] * found
+    fixes = match(findings, context, known.timeline.what_ifs, 100.0)
+    assert [(fix.fix, fix.predicted_ms) for fix in fixes] == [("FX326", 70.0)] * found

@@ -50,7 +50,7 @@ pytestmark = [
 class Net(nn.Module):
     """Convolutions, repeated blocks, dropout, a buffer, and a weight that takes no part."""
 
-    def __init__(self, *, recompute: bool = False, attends: bool = False) -> None:
+    def __init__(self, *, recompute: bool = False, attends: bool = False, again: bool = False) -> None:
         super().__init__()
         self.attention = nn.MultiheadAttention(16, 2) if attends else None
         self.conv = nn.Conv2d(3, 4, 3, padding=1)
@@ -59,13 +59,16 @@ class Net(nn.Module):
         self.drop = nn.Dropout(0.1)
         self.idle = nn.Parameter(torch.ones(2))
         self.register_buffer("kernel", torch.rand(1, 4, 1, 4))
-        self.recompute = recompute
+        self.recompute, self.again = recompute, again
         self.seen: set[Any] = set()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.norm(self.conv(x)) * self.kernel
         x = x.flatten(2).mean(1)
         for block in self.blocks:
+            if self.again:
+                x = block(x) * block(x)
+                continue
             x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
         if self.attention is not None:
             x = self.attention(x, x, x)[0]
@@ -82,7 +85,9 @@ class Script:
     def __init__(self, fix: str) -> None:
         torch.manual_seed(3)
         self.fix = fix
-        self.model: nn.Module = Net(recompute=fix == "FX214", attends=fix == "FX306").to(DEVICE)
+        self.model: nn.Module = Net(
+            recompute=fix == "FX214", attends=fix == "FX306", again=fix == "FX326"
+        ).to(DEVICE)
         if fix in OF_RANKS:
             self.model = nn.parallel.DistributedDataParallel(self.model, find_unused_parameters=True)
         implementation = {"FX312": {"foreach": False}}.get(fix, {})

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from torch_bottleneck.model.codes import Part, WhatIf
-from torch_bottleneck.model.run import Run
+from torch_bottleneck.model.diagnosis import WhatIfResult
+from torch_bottleneck.model.run import RepeatFacts, Run
+from torch_bottleneck.timeline.cpu.questions import Amounts, cpu_questions
 from torch_bottleneck.timeline.lanes.ask import Asker
 from torch_bottleneck.timeline.lanes.budget import step_budget
 from torch_bottleneck.timeline.lanes.host_work import HostWork
@@ -80,6 +82,11 @@ def test_two_edits_that_take_the_same_time_away_take_it_once() -> None:
     assert ask.step_ms(free.and_also(Edit(gone=gone))) == pytest.approx(ask.step_ms(free))
 
 
+def replayed_cpu_questions(run: Run) -> dict[WhatIf, WhatIfResult]:
+    facts = Facts(true_ms=STEP_MS, run=run)
+    return asker().ask(cpu_questions(program(), facts, Amounts(), compiled=False)).results
+
+
 def test_no_more_than_there_is_can_be_taken_away() -> None:
     gone = amount_gone(program(), 100.0, (Work.SEAM, Work.UPDATE))
     assert gone.sum() == pytest.approx(spent(Work.SEAM, Work.UPDATE) * 1e6)
@@ -109,3 +116,13 @@ def test_what_fsdp_sends_is_not_asked_for_as_gradients() -> None:
     found = asker().ask(shared_questions(program(), Facts(true_ms=STEP_MS, run=run))).results
     assert WhatIf.COMM_OVERLAPPED in found
     assert WhatIf.GRADIENTS_OVERLAPPED not in found
+
+
+def test_calls_that_repeat_others_take_their_share_of_forward_and_backward_along() -> None:
+    run = Run(repeats=RepeatFacts(calls=4, share=0.5, graded_share=0.25))
+    found = replayed_cpu_questions(run)[WhatIf.FORWARD_ONCE]
+    forward, backward = (sum(PHASES[phase].values()) for phase in ("forward", "backward"))
+    assert found.saves_ms == pytest.approx(0.5 * forward + 0.25 * backward)
+    assert "50 % of the time in modules" in found.basis
+    assert "25 % of the backward" in found.basis
+    assert WhatIf.FORWARD_ONCE not in replayed_cpu_questions(Run(repeats=RepeatFacts(calls=0)))

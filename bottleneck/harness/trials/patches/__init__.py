@@ -21,6 +21,7 @@ from . import (  # noqa: F401 - patches register when they are imported
     flags,
     host,
     loaders,
+    once,
     optimizers,
     reads,
     roots,

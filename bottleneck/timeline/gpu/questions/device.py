@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from ....model.codes import Part, WhatIf
 from ....model.words import percent
+from ...lanes.labels import Work
 from ...lanes.program import PARTS, Program
-from ...lanes.questions import Question, masks_basis
+from ...lanes.questions import Question, masks_basis, repeats_basis
 from ...lanes.recompute import without_recomputation
 from ...lanes.replay import Edit
 from ..device_masks import DeviceWork
@@ -71,8 +72,16 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             only(work.attention, 1.0 - share * (1.0 - without)),
             masks_basis(share, without),
         )
+    batch = np.isin(program.part, _ON_BATCH) & ~(work.optimizer | work.zero_grad)
+    if facts.repeats is not None and facts.repeats.graded_share > 0:
+        left_share = 1.0 - facts.repeats.graded_share
+        yield Question(
+            WhatIf.FORWARD_ONCE,
+            Edit(work={Work.DISPATCH: left_share}, duration=np.where(batch, left_share, 1.0)),
+            repeats_basis(facts.repeats),
+            bound=True,
+        )
     if facts.padding_share > 0:
-        batch = np.isin(program.part, _ON_BATCH) & ~(work.optimizer | work.zero_grad)
         # Attention, fused or not, grows with the square of the length.
         squares = work.attention | work.scores | work.score_products
         left = np.where(squares, (1.0 - facts.padding_share) ** 2, 1.0 - facts.padding_share)

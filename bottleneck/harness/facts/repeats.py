@@ -1,0 +1,220 @@
+"""Which calls of modules compute again what was computed before in the same step.
+
+In: the calls of modules while FLOPs are counted, when nothing is timed. Out: `RepeatFacts` for run.json. A
+call repeats another one of the same module if its inputs and its parameters are the same tensors, unchanged
+since, and neither drew random numbers. Nothing is looked at where dynamo has compiled anything, nor inside a
+backward, where checkpoints recompute on purpose.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+
+from ...clocks import perf_counter_ns
+from ...model.run import RepeatFacts, SiteTime, SourceSite
+from .. import torch_private
+from ..events.replacing import Replacements
+from ..lines.sites import user_site
+
+_PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
+_OTHER: Final = object()
+
+
+def state_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return what changes when another tensor is meant, or its values."""
+    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor._version)
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        yield type(value), len(value)
+        for each in value:
+            yield from _flat(each)
+    elif isinstance(value, dict):
+        yield from _flat([*value.keys(), *value.values()])
+    elif isinstance(value, torch.Tensor):
+        # Nested and sparse tensors have no address.
+        yield value if value.layout is torch.strided and not value.is_nested else _OTHER
+    else:
+        yield value if isinstance(value, _PLAIN) else _OTHER
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a call of a module depends on, as far as can be seen."""
+
+    key: tuple[Any, ...]
+    inputs: tuple[Any, ...]
+    """Weak references: another tensor may take the place of one that is gone."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether all inputs still exist."""
+        return all(each() is not None for each in self.inputs)
+
+
+def signature_of(module: torch.nn.Module, args: Any, kwargs: Any) -> Signature | None:
+    """Return it, or None where an argument may hide a state of its own."""
+    flat = list(_flat((args, kwargs)))
+    if any(each is _OTHER for each in flat):
+        return None
+    inputs = [each for each in flat if isinstance(each, torch.Tensor)]
+    try:
+        state = tuple(state_of(each) if isinstance(each, torch.Tensor) else each for each in flat)
+    except RuntimeError:  # without an address: fake ones, and those inside vmap
+        return None
+    parameters = tuple((id(p), p._version) for p in module.parameters())
+    return Signature(
+        key=(id(module), module.training, parameters, state), inputs=tuple(map(weakref.ref, inputs))
+    )
+
+
+def random_state() -> tuple[bytes, ...]:
+    """Return the states of the generators from which a module may draw."""
+    states = [torch.get_rng_state()]
+    if torch_private.device_kind() != "cpu":
+        states.append(torch.cuda.get_rng_state())
+    return tuple(bytes(state.numpy()) for state in states)
+
+
+def _wait_for_device() -> None:
+    if torch_private.device_kind() != "cpu":
+        torch.cuda.synchronize()
+
+
+def _depth() -> int:
+    frame, depth = sys._getframe(2), 0
+    while frame.f_back is not None:
+        frame, depth = frame.f_back, depth + 1
+    return depth
+
+
+@dataclass(slots=True)
+class _Call:
+    depth: int
+    """Frames below it."""
+    random: tuple[bytes, ...]
+    start_ns: int
+    within: list[_Repeat] = field(default_factory=list)
+    """Repeated calls inside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeat:
+    name: str
+    ns: int
+    graded: bool
+    site: SourceSite | None
+
+
+class RepeatWatch:
+    """One per process, on while steps are looked at."""
+
+    def __init__(self) -> None:
+        self._replaced = Replacements()
+        self._on = False
+        self._thread = 0
+        self._stack: list[_Call] = []
+        self._seen: dict[tuple[Any, ...], tuple[Signature, bool]] = {}
+        self._total_ns = self._graded_ns = 0
+        self._repeats: list[_Repeat] = []
+
+    def begin(self) -> None:
+        """Look at calls from now on."""
+        if not self._on and not torch_private.dynamo_counter("stats", "unique_graphs"):
+            self._on, self._thread = True, threading.get_ident()
+            self._replaced.hook(torch_private.ModuleHooks(self._before, self._after))
+            self._replaced.put(torch.autograd, "backward", self._make_backward)
+
+    def step(self) -> None:
+        """Another step begins: what the last one computed is gone."""
+        self._seen.clear()
+        self._stack.clear()
+
+    def end(self) -> RepeatFacts | None:
+        """Look no more; None where no module was called."""
+        self._replaced.undo()
+        whole, self._on = self._on, False
+        self._seen.clear()
+        self._stack.clear()
+        if not (whole and self._total_ns):
+            return None
+        lines: Counter[SourceSite] = Counter()
+        for each in self._repeats:
+            if each.site is not None:
+                lines[each.site] += each.ns
+        calls = Counter(each.site for each in self._repeats)
+        names: Counter[str] = Counter()
+        for each in self._repeats:
+            names[each.name] += each.ns
+        return RepeatFacts(
+            calls=len(self._repeats),
+            module=names.most_common(1)[0][0] if names else "",
+            share=sum(each.ns for each in self._repeats) / self._total_ns,
+            graded_share=sum(each.ns for each in self._repeats if each.graded) / max(1, self._graded_ns),
+            sites=[
+                SiteTime(site=site, phase="repeated", count=calls[site], total_ms=ns / 1e6)
+                for site, ns in lines.most_common()
+            ],
+        )
+
+    def _looks(self) -> bool:
+        return self._on and threading.get_ident() == self._thread and not torch_private.in_backward()
+
+    def _make_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            # What was recorded is freed by it: only what needs no gradient could use an output again.
+            self._seen = {key: (signature, True) for key, (signature, _) in self._seen.items()}
+            return original(*args, **kwargs)
+
+        return backward
+
+    def _before(self, _module: torch.nn.Module, _args: Any) -> None:
+        if self._looks():
+            depth = _depth()
+            self._drop_failed(depth)
+            try:
+                _wait_for_device()
+                self._stack.append(_Call(depth, random_state(), perf_counter_ns()))
+            except Exception:  # a stream that is being captured may not be waited for
+                self._on = False
+
+    def _drop_failed(self, depth: int) -> None:
+        """Forget calls that have raised an error: whoever runs at this depth now is not inside them."""
+        while self._stack and self._stack[-1].depth >= depth:
+            self._stack.pop()
+
+    def _after(self, module: torch.nn.Module, args: Any, kwargs: Any, _output: Any) -> None:
+        self._drop_failed(_depth() + 1)
+        if self._looks() and self._stack:
+            try:
+                self._ended(module, args, kwargs)
+            except Exception:
+                self._on = False
+
+    def _ended(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        _wait_for_device()
+        call = self._stack.pop()
+        ns, graded = perf_counter_ns() - call.start_ns, torch.is_grad_enabled()
+        found = call.within
+        signature = signature_of(module, args, kwargs) if random_state() == call.random else None
+        if signature is not None:
+            before = self._seen.get(signature.key)
+            if before is not None and before[0].is_alive and not (before[1] and graded):
+                found = [_Repeat(type(module).__name__, ns, graded, user_site())]
+            else:
+                self._seen[signature.key] = signature, False
+        if self._stack:
+            self._stack[-1].within += found
+        else:
+            self._total_ns += ns
+            self._graded_ns += ns if graded else 0
+            self._repeats += found

@@ -1,0 +1,184 @@
+"""Calls of modules that compute again what they had before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from torch_bottleneck.harness.facts.repeats import RepeatWatch
+from torch_bottleneck.harness.trials.patches import make_patches
+from torch_bottleneck.harness.trials.patches.base import Patch
+from torch_bottleneck.model.run import RepeatFacts
+from torch_bottleneck.model.verify import Wish
+
+
+class Two(nn.Module):
+    """Two heads on one body, each of which calls it."""
+
+    def __init__(self, *, drop: float = 0.0) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Dropout(drop))
+        self.left, self.right = nn.Linear(8, 1), nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.left(self.body(x)) + self.right(self.body(x))
+
+
+def seen(run: Callable[[], object]) -> RepeatFacts:
+    watch = RepeatWatch()
+    watch.begin()
+    try:
+        run()
+    finally:
+        found = watch.end()
+    assert found is not None
+    return found
+
+
+def test_a_part_that_is_called_twice_with_the_same_input_is_counted_once_with_its_line() -> None:
+    model, x = Two(), torch.randn(4, 8)
+    found = seen(lambda: model(x))
+    assert (found.calls, found.module) == (1, "Sequential"), "not the layers inside it as well"
+    assert 0.0 < found.share < 0.7
+    assert found.graded_share == found.share
+    (site,) = found.sites
+    assert (site.site.file, site.site.function, site.count) == (__file__, "forward", 1)
+
+
+def test_a_metric_that_runs_the_model_again_has_no_backward() -> None:
+    model, x = nn.Linear(8, 2), torch.randn(4, 8)
+
+    def step() -> None:
+        loss = model(x).sum()
+        with torch.no_grad():
+            model(x).argmax(-1)
+        loss.backward()
+        with torch.no_grad():
+            model(x).argmax(-1)
+
+    found = seen(step)
+    assert (found.calls, found.graded_share) == (2, 0.0)
+
+
+def _twice(model: nn.Module, x: torch.Tensor, between: Callable[[], object]) -> None:
+    kept = model(x)
+    between()
+    model(x)
+    del kept
+
+
+def _update(model: nn.Module) -> None:
+    with torch.no_grad():
+        next(model.parameters()).add_(1.0)
+
+
+@pytest.mark.parametrize("change", ["input", "parameter", "mode", "backward"])
+def test_what_has_changed_in_between_is_computed_for_a_reason(change: str) -> None:
+    model, x = nn.Linear(8, 2), torch.randn(4, 8)
+    between = {
+        "input": lambda: x.add_(1.0),
+        "parameter": lambda: _update(model),
+        "mode": model.eval,
+        # What it recorded is freed.
+        "backward": lambda: model(torch.ones(1, 8)).sum().backward(),
+    }[change]
+    assert seen(lambda: _twice(model, x, between)).calls == 0
+    assert seen(lambda: _twice(model, x, lambda: None)).calls == 1, "and with nothing changed it is not"
+
+
+def test_random_numbers_hidden_states_other_tensors_and_recomputation_are_no_repetition() -> None:
+    drops, model = nn.Dropout(0.5), nn.Linear(8, 8)
+    x = torch.randn(4, 8)
+    assert seen(lambda: (drops(x), drops(x))).calls == 0
+
+    class Caching(nn.Module):
+        def forward(self, x: torch.Tensor, cache: object) -> torch.Tensor:
+            return x
+
+    caches, cache = Caching(), SimpleNamespace()
+    assert seen(lambda: (caches(x, cache), caches(x, cache))).calls == 0
+    assert seen(lambda: (caches(x, {"length": 1}), caches(x, {"length": 2}))).calls == 0
+    assert seen(lambda: [model(x + 0.0) for _ in range(3)]).calls == 0, "the earlier tensors are gone"
+    needs = x.clone().requires_grad_()
+    assert seen(lambda: checkpoint(model, needs, use_reentrant=False).sum().backward()).calls == 0
+
+
+def test_afterwards_torch_knows_of_no_hooks() -> None:
+    seen(lambda: nn.Linear(2, 2)(torch.ones(1, 2)))
+    assert not torch.nn.modules.module._has_any_global_hook()
+
+
+def test_each_step_stands_for_itself() -> None:
+    model, x, watch = nn.Linear(8, 2), torch.randn(4, 8), RepeatWatch()
+    watch.begin()
+    model(x)
+    watch.step()
+    model(x)
+    found = watch.end()
+    assert found is not None
+    assert (found.calls, found.share) == (0, 0.0)
+
+
+def test_a_forward_that_fails_leaves_the_others_to_be_looked_at() -> None:
+    model, x = nn.Linear(8, 2), torch.randn(4, 8)
+
+    def run() -> None:
+        with pytest.raises(RuntimeError, match="shapes"):
+            Two()(torch.randn(4, 3))
+        model(x)
+        model(x)
+
+    assert seen(run).calls == 1
+
+
+# -- the patch -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def once() -> Iterator[Patch]:
+    (patch,) = make_patches((Wish(fix="FX326"),))
+    patch.install()
+    yield patch
+    patch.uninstall()
+
+
+def test_the_output_of_the_first_call_is_handed_out_again(once: Patch) -> None:
+    model, x = Two(), torch.randn(4, 8)
+    calls: list[int] = []
+    model.body.register_forward_hook(lambda *_: calls.append(1))
+    control = Two()
+    control.load_state_dict(model.state_dict())
+    for _ in range(4):
+        model(x).sum().backward()
+    assert len(calls) == 4
+    once.uninstall()
+    for _ in range(4):
+        control(x).sum().backward()
+    for mine, plain in zip(model.parameters(), control.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, plain.grad)
+    found = once.check()
+    assert found.evidence == "4 calls answered by an earlier one"
+    assert found.sites[0].function == "forward"
+
+
+@pytest.mark.usefixtures("once")
+def test_what_would_be_another_output_is_computed() -> None:
+    model, drops, x = nn.Linear(8, 2), nn.Dropout(0.5), torch.randn(4, 8)
+    assert not torch.equal(drops(torch.ones(100)), drops(torch.ones(100)))
+    first = model(x)
+    with torch.no_grad():
+        metric = model(x)
+        assert metric is not first
+        assert not metric.requires_grad
+        assert metric.data_ptr() == first.data_ptr()
+    with torch.no_grad():
+        first += 1.0
+    assert torch.allclose(model(x), first - 1.0, atol=1e-5), "what has changed in place is not handed out"
+    second = model(x)
+    second.sum().backward()
+    assert model(x) is not second, "its graph is gone"
