@@ -155,4 +155,30 @@ EXPLAINED: dict[str, str] = {
         "Autocast on a CPU had no entry; half of the step is dispatch with and without it, so launch-bound "
         "is not wrong. Since then FX322 is suggested, where products are slower in bfloat16."
     ),
+    "X02": (
+        "The update as a whole counted as element-wise work that a foreach optimizer spares. Mended since: "
+        "decompositions are work of their own, FX312 promises nothing, and the line of `eigh` is the first "
+        "cause's. No entry says to do it every N steps."
+    ),
+    "X04": (
+        "FX107 takes away the longest line only; 'Whose code' says 45.3 ms without `apply(self.data)`, which "
+        "is what was measured."
+    ),
+    "X06": (
+        "Work fills 54 % of the step, and the targets 32 %: just less than the third from which host work "
+        "that no known fix takes away leads beside that. Fix and line are right; the class' limit is named."
+    ),
+    "X08": "An upper bound ('at best'): 13.6 ms promised, 21.8 measured.",
+    "X09": (
+        "No entry at the time. Mended since (BN316, FX326): the same script again, 19.4 of 30.7 ms predicted "
+        "(1.58 times), 1.68 (1.50 to 1.88) tried, at quadruped_ppo.py:32."
+    ),
+    "X10": (
+        "Page faults were told at the call of the model. Mended since: at the line of the loss below which "
+        "most of them are. No entry says which operations to write otherwise."
+    ),
+    "X11": (
+        "Two causes of like size, both in the headline: the better known price leads. The loop and its line "
+        "are the second suggestion."
+    ),
 }
