@@ -267,7 +267,7 @@ os.environ["NCCL_DEBUG"] = "INFO"  # before init_process_group""",
         title="Leave buffers where they are (broadcast_buffers)",
         addresses=("BN804",),
         what_to_change="DDP sends all buffers of the model from rank 0 to the other ranks before each forward."
-        " Constants are equal without that. Turn it off.",
+        " Constants are equal without that. Turn it off (torch 2.13 and newer also: forward_sync_buffers=False).",
         when=(
             _RANKS,
             given("distributed.sends_buffers", "==", True, "DDP sends buffers before each forward"),

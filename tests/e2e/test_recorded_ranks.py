@@ -58,3 +58,14 @@ def test_what_compiling_brings_is_a_bound_where_forward_gathers_parameters_part_
     assert all(s.bound and "collectives are launched between" in s.basis for s in sharded)
     assert averaged
     assert not any(s.bound for s in averaged)
+
+
+def test_buffers_that_are_sent_before_each_forward_are_told_at_the_line_that_wraps_the_model() -> None:
+    found = diagnosis_of("ddp-buffers-cpu")
+    assert found.verdict.bottleneck_class.value == "communication-bound"
+    buffers = next(finding for finding in found.findings if finding.code == "BN804")
+    assert [(site.line, site.function) for site in buffers.sites] == [(33, "main")]
+    first = found.suggestions[0]
+    assert first.fix == "FX609"
+    assert first.measured is not None
+    assert first.measured.verdict == "faster"
