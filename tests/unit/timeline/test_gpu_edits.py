@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from torch_bottleneck.model.codes import WhatIf
-from torch_bottleneck.model.run import MaskFacts, Run
+from torch_bottleneck.model.codes import Part, WhatIf
+from torch_bottleneck.model.run import MaskFacts, RepeatFacts, Run
 from torch_bottleneck.timeline.gpu.compiler_reach import Reach, host_left_ns
 from torch_bottleneck.timeline.gpu.context import waits_for
 from torch_bottleneck.timeline.gpu.device_masks import DeviceWork
@@ -19,7 +19,8 @@ from torch_bottleneck.timeline.gpu.questions.device import device_questions
 from torch_bottleneck.timeline.lanes.calibrate import calibrate
 from torch_bottleneck.timeline.lanes.host_work import HostWork
 from torch_bottleneck.timeline.lanes.labels import Work
-from torch_bottleneck.timeline.lanes.program import EventKind, Program, build_program
+from torch_bottleneck.timeline.lanes.program import PARTS, EventKind, Program, build_program
+from torch_bottleneck.timeline.lanes.questions import shared_questions
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 from torch_bottleneck.timeline.lanes.seam_prices import price_seams
 from torch_bottleneck.timeline.steps.facts import Facts
@@ -167,6 +168,35 @@ def test_traffic_beyond_the_floor_is_scaled() -> None:
     factor = few_launches(program, np.ones(12, dtype=bool), launches=2, traffic=0.25)
     left = (factor * program.duration).reshape(-1, 3).sum(axis=1)
     assert left == pytest.approx(np.full(4, 0.25 * 16 * US + 2 * 2 * US))
+
+
+@pytest.mark.parametrize(("sends", "kept"), [(True, [1.0, 0.0, 1.0]), (False, None)])
+def test_broadcasts_are_ddp_s_buffers_and_other_collectives_its_gradients(
+    sends: bool, kept: list[float] | None
+) -> None:
+    program = seamed(device_us=3.0)
+    sent = np.full(12, PARTS.index(Part.COMMUNICATION), dtype=np.int8)
+    sent[::3] = PARTS.index(Part.OTHER_MATH)
+    program = dataclasses.replace(program, part=sent, broadcast=np.tile([False, True, False], 4))
+    run = Run(settings={"distributed.module": "ddp", "distributed.sends_buffers": sends})
+    found = {each.name: each.edit for each in shared_questions(program, Facts(true_ms=1.0, run=run))}
+    assert np.asarray(found[WhatIf.COMM_OVERLAPPED].duration).tolist() == [1.0, 0.0, 0.0] * 4
+    gradients = [1.0, 1.0, 0.0] if sends else [1.0, 0.0, 0.0]
+    assert np.asarray(found[WhatIf.GRADIENTS_OVERLAPPED].duration).tolist() == gradients * 4
+    buffers = found.get(WhatIf.BUFFERS_KEPT)
+    assert (None if buffers is None else np.asarray(buffers.duration).tolist()) == (kept and kept * 4)
+
+
+def test_calls_that_repeat_others_take_their_share_of_launches_and_kernels_along() -> None:
+    program = seamed(device_us=3.0)
+    update = np.tile([False, False, True], 4)
+    work = dataclasses.replace(device_work(program), optimizer=update)
+    run = Run(repeats=RepeatFacts(calls=4, share=0.5, graded_share=0.25))
+    known = Circumstances(facts=Facts(true_ms=1.0, run=run))
+    found = {each.name: each for each in device_questions(program, work, known)}[WhatIf.FORWARD_ONCE]
+    assert np.asarray(found.edit.duration).tolist() == [0.75, 0.75, 1.0] * 4
+    assert found.edit.work == {Work.DISPATCH: 0.75}
+    assert found.bound
 
 
 @pytest.mark.parametrize(("timed_ms", "left"), [((8.0, 2.0), 0.625), ((2.0, 8.0), 1.0), (None, None)])
