@@ -126,6 +126,7 @@ class RepeatWatch:
         self._thread = 0
         self._stack: list[_Call] = []
         self._seen: dict[tuple[Any, ...], tuple[Signature, bool]] = {}
+        """Each call, and whether its output could stand for one that needs gradients."""
         self._total_ns = self._graded_ns = 0
         self._repeats: list[_Repeat] = []
 
@@ -173,8 +174,8 @@ class RepeatWatch:
 
     def _make_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
-            # What was recorded is freed by it: only what needs no gradient could use an output again.
-            self._seen = {key: (signature, True) for key, (signature, _) in self._seen.items()}
+            # What was recorded is freed by it.
+            self._seen = {key: (signature, False) for key, (signature, _) in self._seen.items()}
             return original(*args, **kwargs)
 
         return backward
@@ -195,8 +196,10 @@ class RepeatWatch:
             self._stack.pop()
 
     def _after(self, module: torch.nn.Module, args: Any, kwargs: Any, _output: Any) -> None:
+        if not self._looks():
+            return
         self._drop_failed(_depth() + 1)
-        if self._looks() and self._stack:
+        if self._stack:
             try:
                 self._ended(module, args, kwargs)
             except Exception:
@@ -210,10 +213,10 @@ class RepeatWatch:
         signature = signature_of(module, args, kwargs) if random_state() == call.random else None
         if signature is not None:
             before = self._seen.get(signature.key)
-            if before is not None and before[0].is_alive and not (before[1] and graded):
+            if before is not None and before[0].is_alive and before[1] >= graded:
                 found = [_Repeat(type(module).__name__, ns, graded, user_site())]
             else:
-                self._seen[signature.key] = signature, False
+                self._seen[signature.key] = signature, graded
         if self._stack:
             self._stack[-1].within += found
         else:

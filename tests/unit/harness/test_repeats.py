@@ -72,6 +72,17 @@ def test_a_metric_that_runs_the_model_again_has_no_backward() -> None:
     assert (found.calls, found.graded_share) == (2, 0.0)
 
 
+def test_what_was_computed_without_gradients_cannot_stand_for_what_needs_them() -> None:
+    model, x = nn.Linear(8, 2), torch.randn(4, 8)
+
+    def step() -> None:
+        with torch.no_grad():
+            old = model(x)
+        (model(x) - old).sum().backward()
+
+    assert seen(step).calls == 0
+
+
 def _twice(model: nn.Module, x: torch.Tensor, between: Callable[[], object]) -> None:
     kept = model(x)
     between()
