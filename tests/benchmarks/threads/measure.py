@@ -5,7 +5,6 @@ In: a thread of truth.py. Out: what the script printed of its step, in ms; diagn
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -69,9 +68,11 @@ def measure(thread: Thread, *, pairs: int, cores: tuple[int, ...] = ()) -> Times
     return times
 
 
-def diagnose(thread: Thread, folder: Path, *, cores: tuple[int, ...] = ()) -> dict[str, Any]:
+def diagnose(
+    thread: Thread, folder: Path, *, cores: tuple[int, ...] = (), trial_seconds: float = 0
+) -> dict[str, Any]:
     """Diagnose the slow script and return diagnosis.json."""
-    options = ["-q", *_without_trials(), "--out", str(folder)]
+    options = ["-q", "--trial-seconds", f"{trial_seconds:g}", "--out", str(folder)]
     target = [*LAUNCHER, str(thread.path)] if thread.machine == "D" else [str(thread.path)]
     _run(
         [sys.executable, "-m", "torch_bottleneck", "diagnose", *options, *target],
@@ -82,18 +83,6 @@ def diagnose(thread: Thread, folder: Path, *, cores: tuple[int, ...] = ()) -> di
         raise RunFailedError(f"{thread.id} left no diagnosis.json")
     diagnosis: dict[str, Any] = json.loads(stored.read_text())
     return diagnosis
-
-
-@functools.cache
-def _without_trials() -> tuple[str, ...]:
-    """What keeps `diagnose` from trying fixes by itself, where it does that."""
-    about = subprocess.run(
-        [sys.executable, "-m", "torch_bottleneck", "diagnose", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )  # fmt: skip
-    return ("--trial-seconds", "0") if "--trial-seconds" in about.stdout else ()
 
 
 def _run(

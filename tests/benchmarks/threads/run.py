@@ -41,7 +41,9 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 SETS = {"known": THREADS, "unseen": UNSEEN, "unseen2": UNSEEN2, "unseen3": UNSEEN3, "unseen4": UNSEEN4}
 
 
-def run_thread(thread: Thread, folder: Path, *, pairs: int, cores: tuple[int, ...]) -> Score:
+def run_thread(
+    thread: Thread, folder: Path, *, pairs: int, cores: tuple[int, ...], trial_seconds: float
+) -> Score:
     """Measure, diagnose and judge one thread."""
     try:
         times = measure(thread, pairs=pairs, cores=cores)
@@ -58,7 +60,7 @@ def run_thread(thread: Thread, folder: Path, *, pairs: int, cores: tuple[int, ..
     folder.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        return judge(thread, times, diagnose(thread, folder, cores=cores))
+        return judge(thread, times, diagnose(thread, folder, cores=cores, trial_seconds=trial_seconds))
     except RunFailedError as failure:
         nothing.why = str(failure)
         return nothing
@@ -74,6 +76,9 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--minutes", type=float, default=60, help="start no further thread after that")
     parser.add_argument("--pairs", type=int, default=3, help="runs of slow and of fixed")
+    parser.add_argument(
+        "--trial-seconds", type=float, default=0, help="try fixes in the run, as the command does by default"
+    )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="keep the run folders here")
     parser.add_argument("--state", type=Path, help="keep scores here; threads in it are not run again")
@@ -115,7 +120,9 @@ def main() -> None:
                 return None
             mine = cores.get()
             try:
-                return run_thread(thread, keep / thread.id, pairs=args.pairs, cores=mine)
+                return run_thread(
+                    thread, keep / thread.id, pairs=args.pairs, cores=mine, trial_seconds=args.trial_seconds
+                )
             finally:
                 cores.put(mine)
 

@@ -18,6 +18,8 @@ LEAST_GAIN = 1.10
 NEAR_LINES = 2
 NEAR_PRICE = 0.15
 FIRST_FIXES = 2
+DECIDED = ("faster", "slower", "no-difference")
+"""Verdicts of a trial that measured something."""
 PROMISE = 0.05
 """What a fix that does not help may at most be said to gain, as a share of the step."""
 
@@ -82,7 +84,7 @@ def judge(thread: Thread, times: Times, diagnosis: dict[str, Any]) -> Score:
     right.sort(key=lambda s: thread.fixes.index(s["fix"]))
     score.fix = bool(right)
     if thread.priced:
-        score.predicted_ms = _predicted(right, diagnosis["causes"] if score.verdict else [])
+        score.predicted_ms = _predicted(right, diagnosis["causes"] if score.verdict else [], step)
         if score.predicted_ms is not None and step:
             score.price_error = score.predicted_ms / step * times.gain - 1
         score.price = score.price_error is not None and abs(score.price_error) <= NEAR_PRICE
@@ -101,12 +103,13 @@ def _lines(diagnosis: dict[str, Any]) -> list[tuple[str, int]]:
     return list(dict.fromkeys((PurePath(site["file"]).name, site["line"]) for site in sites))
 
 
-def _predicted(right: list[dict[str, Any]], causes: list[dict[str, Any]]) -> float | None:
+def _predicted(right: list[dict[str, Any]], causes: list[dict[str, Any]], step: float | None) -> float | None:
     """The step with the thread's fix, or, where no suggestion has a figure, without the first cause.
 
-    The step without its own work is no price: of a compute-bound step there is only that of a fix.
+    A fix that was tried in the run has the figure of its trial. The step without its own work is no price: of
+    a compute-bound step there is only that of a fix.
     """
-    figures = [s["predicted_ms"] for s in right]
+    figures = [_with(s, step) for s in right]
     figures += [cause["predicted_ms"] for cause in causes[:1] if cause["class"] != COMPUTE]
     return next((figure for figure in figures if figure is not None), None)
 
@@ -128,6 +131,21 @@ def _fallen(
     return ""
 
 
+def _with(s: dict[str, Any], step: float | None) -> float | None:
+    """The step with a fix: by its trial where that decided, else as predicted."""
+    tried = s.get("measured") or {}
+    if step and tried.get("verdict") in DECIDED:
+        return step / float(tried["speedup"])
+    predicted: float | None = s["predicted_ms"]
+    return predicted
+
+
 def _in_words(s: dict[str, Any]) -> str:
     figure = "" if s["predicted_ms"] is None else f": {s['predicted_ms']:.1f} ms"
-    return f"{s['fix']} {s['title']}{figure}{' at best' if figure and s['bound'] else ''}"
+    words = f"{s['fix']} {s['title']}{figure}{' at best' if figure and s['bound'] else ''}"
+    tried = s.get("measured") or {}
+    if tried.get("speedup"):
+        words += f", tried {tried['speedup']:.2f}x"
+        if tried["verdict"] != "faster":
+            words += f" ({tried['verdict']})"
+    return words
