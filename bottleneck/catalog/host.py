@@ -343,6 +343,42 @@ torch.set_num_threads(len(os.sched_getaffinity(0)))""",
         ),
     ),
     Fix(
+        id="FX522",
+        title="Give the process back the cores it began with",
+        addresses=("BN106", "BN903"),
+        what_to_change="Something has taken cores away from this process since its start: a library binds the"
+        " thread that imports it, or the script does so. Its threads and worker processes inherit that. Note the"
+        " cores before other imports, and use them again. Or find what takes them: OMP_PROC_BIND, KMP_AFFINITY,"
+        " GOMP_CPU_AFFINITY or a call of sched_setaffinity.",
+        when=seen("host.cores_taken", ">", 0, "the process may use fewer cores than at its start"),
+        what_if=WhatIf.WORKERS_ON_CORES,
+        basis="production of batches without waiting for a core",
+        code="""\
+import os
+
+cores = os.sched_getaffinity(0)  # before other imports
+
+from torch.utils.data import DataLoader
+
+
+def use_all_cores(worker: int) -> None:
+    os.sched_setaffinity(0, cores)
+
+
+os.sched_setaffinity(0, cores)  # after them
+loader = DataLoader(dataset, num_workers=4, worker_init_fn=use_all_cores)""",
+        undo="Remove both calls.",
+        verify="Each worker has a core of its own; batches arrive sooner.",
+        can_try=True,
+        sources=(
+            source(
+                "https://github.com/pytorch/pytorch/issues/101850", "pytorch #101850: workers on one core"
+            ),
+            source("https://github.com/aws/sagemaker-python-sdk/issues/3952", "sagemaker-python-sdk #3952"),
+            source("https://man7.org/linux/man-pages/man2/sched_setaffinity.2.html", "sched_setaffinity(2)"),
+        ),
+    ),
+    Fix(
         id="FX507",
         title="Bind the process to one NUMA node",
         addresses=("BN903",),

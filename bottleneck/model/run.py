@@ -157,6 +157,8 @@ class HostFacts(_Record, frozen=True, kw_only=True):
     cpu: str = ""
     cores: int | None = None
     """Cores this process may use (affinity and cgroup)."""
+    cores_at_start: int | None = None
+    """The same, when it began."""
     memory_bytes: int | None = None
     load_average: list[float] = []
     python: str = ""
@@ -451,6 +453,10 @@ class Production(_Record, frozen=True, kw_only=True):
     collate_ms: list[float] = []
     busy_share: float | None = None
     """Share of the workers' time spent producing."""
+    core_wait_ms: list[float] = []
+    """Per batch, as `fetch_ms`: time in which the worker could run and had no core; empty if not measured."""
+    worker_cores: int | None = None
+    """Cores that a worker may use: the fewest, after its last batch."""
     sites: list[SiteTime] = []
     samples: int = 0
     """Of the producing, those outside the user's lines among them; 0 where there are no others."""

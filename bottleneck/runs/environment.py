@@ -14,6 +14,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,12 +74,25 @@ def find_malloc() -> str | None:
     return None
 
 
-def usable_cores() -> int:
-    """Return how many cores this process may keep busy: its affinity, cut by the cgroup's quota."""
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:
-        cores = os.cpu_count() or 1
+def affinity() -> frozenset[int]:
+    """Return the cores on which this process may run; empty where the system does not tell."""
+    ask = getattr(os, "sched_getaffinity", None)
+    return frozenset(ask(0)) if ask is not None else frozenset()
+
+
+@lru_cache(maxsize=1)
+def first_affinity() -> frozenset[int]:
+    """Return `affinity` of the moment at which this was first asked, before the script could change it."""
+    return affinity()
+
+
+def usable_cores(allowed: frozenset[int] | None = None) -> int:
+    """Return how many cores this process may keep busy: its affinity, cut by the cgroup's quota.
+
+    Args:
+        allowed: another affinity than the one that the process has now.
+    """
+    cores = len(affinity() if allowed is None else allowed) or os.cpu_count() or 1
     quota = _cgroup_quota()
     return max(1, min(cores, math.ceil(quota))) if quota is not None else cores
 

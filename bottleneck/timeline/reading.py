@@ -55,7 +55,12 @@ def _read(reader: Reader) -> Timeline:
         rest_ms = asker.step_ms(without_fetching(program))
         context["loader.needed_workers"] = workers_needed(facts.supply, rest_ms=rest_ms)
         supplied = supply_answers(
-            facts.supply, rest_ms=rest_ms, true_ms=facts.true_ms, cores=facts.cores, baseline=facts.baseline
+            facts.supply,
+            rest_ms=rest_ms,
+            true_ms=facts.true_ms,
+            cores=facts.cores,
+            first_cores=facts.first_cores,
+            baseline=facts.baseline,
         )
         answers.results.update(supplied)
     alone = collectives_left(program, 0.0)

@@ -345,6 +345,9 @@ class ThreadSettings(Analyzer):
         problems = []
         if threads > cores:
             problems.append(f"{threads:.0f} intra-op threads on {cores:.0f} cores")
+        first = facts.run.host.cores_at_start if facts.run is not None else None
+        if first and first > cores:
+            problems.append(f"the process may use {cores:.0f} of the {first} cores with which it began")
         if workers > cores:
             problems.append(f"{workers:.0f} loader workers on {cores:.0f} cores")
         # Without a GPU the share of processor time that the process got says more: a doubt of the capture.

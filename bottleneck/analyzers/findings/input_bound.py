@@ -1,6 +1,6 @@
 """Input-bound: the step waits for its next batch.
 
-In: facts. Out: findings BN101 to BN105.
+In: facts. Out: findings BN101 to BN106.
 """
 
 from __future__ import annotations
@@ -416,4 +416,60 @@ class DatasetSent(Analyzer):
             ],
             sites=[loader.site],
             not_this="With persistent workers it is paid once.",
+        )
+
+
+class WorkersShareFewCores(Analyzer):
+    """Loader workers may use fewer cores than the process began with.
+
+    What it means
+        Something took cores away from the process after it began: a library that is imported binds
+        the thread that imports it to one core, or the script does so itself. Worker processes
+        inherit that, and wait for one another while other cores are idle.
+
+    How it is measured
+        Each worker tells, with every batch, on how many cores it may run, and how long it could run
+        and had none (Linux: /proc/thread-self/schedstat). Both are compared with the start of the
+        process.
+
+    What it costs you
+        Production is taken without the waiting, and shared among the workers. The step takes at
+        least as long as that, and as everything else in it. A trial gives the workers all cores.
+
+    What it is not
+        Not a job that was given few cores from its start: ask for more where it is started.
+
+    What to do
+        Give the workers the cores of the start again, in worker_init_fn. Better, find what takes
+        them away: OMP_PROC_BIND, KMP_AFFINITY, GOMP_CPU_AFFINITY, sched_setaffinity.
+
+    Source
+        PyTorch issues 99625 and 101850; sched_setaffinity(2).
+    """
+
+    code = "BN106"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Report workers that wait for cores which the process had at its start."""
+        answer = facts.ask(WhatIf.WORKERS_ON_CORES)
+        loader = facts.training_loader()
+        made = loader.production if loader is not None else None
+        if answer is None or loader is None or made is None or facts.run is None:
+            return
+        waited = sum(made.core_wait_ms) / max(1e-9, sum(made.fetch_ms) + sum(made.collate_ms))
+        now, first = made.worker_cores, facts.run.host.cores_at_start
+        yield self.finding(
+            facts,
+            f"{loader.num_workers} workers may use {now} of the {first} cores of the start",
+            answer=answer,
+            evidence=[
+                Evidence(
+                    text=f"{percent(waited)} of making a batch is waiting for a core",
+                    value=waited,
+                    unit="share",
+                    source="loader.json, timed in the workers",
+                )
+            ],
+            sites=[loader.site],
+            not_this="Cores that the job never had are not counted.",
         )

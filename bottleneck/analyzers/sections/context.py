@@ -25,6 +25,12 @@ _WITHOUT_FOREACH = ("LBFGS", "Muon", "SparseAdam")
 """Optimizers of torch.optim whose constructors have no such argument (torch 2.6 to 2.13)."""
 _SLOWEST_FIRST = ("for-loop", "foreach", "fused")
 
+_LOADER_STEPS = {
+    "loader.kept_ms": WhatIf.WORKERS_KEPT,
+    "loader.in_main_ms": WhatIf.INPUT_IN_MAIN,
+}
+"""The step with the loader changed, where that is an answer."""
+
 
 def _compute_capability(text: str | None) -> float | None:
     try:
@@ -42,6 +48,8 @@ def _machine(run: Run) -> dict[str, JsonValue]:
         out["device.capability"] = _compute_capability(device.compute_capability)
         out["device.total_bytes"] = device.total_bytes
     out["host.cores"] = run.host.cores
+    if run.host.cores and run.host.cores_at_start:
+        out["host.cores_taken"] = run.host.cores_at_start - run.host.cores
     version = run.host.torch.split("+")[0].split(".")
     if len(version) >= 2:
         out["torch.version"] = ".".join(version[:2])
@@ -199,12 +207,10 @@ def build_context(
     out |= _loop(timeline) | {"loop.owner": timeline.loop_owner}
     out["host.before_update_share"] = _host_share(timeline, SpanKind.BEFORE_MODEL, SpanKind.IN_LOSS)
     out["host.in_loss_share"] = _host_share(timeline, SpanKind.IN_LOSS)
-    kept = timeline.what_ifs.get(WhatIf.WORKERS_KEPT)
-    if kept is not None:
-        out["loader.kept_ms"] = kept.step_ms
-    in_main = timeline.what_ifs.get(WhatIf.INPUT_IN_MAIN)
-    if in_main is not None:
-        out["loader.in_main_ms"] = in_main.step_ms
+    for key, question in _LOADER_STEPS.items():
+        answer = timeline.what_ifs.get(question)
+        if answer is not None:
+            out[key] = answer.step_ms
     if timeline.kind == "cpu":
         out["device.kind"] = "cpu"
         out["math.half"] = next(iter(run.half_types), None) if run is not None else None

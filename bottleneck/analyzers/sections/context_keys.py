@@ -14,6 +14,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "device.capability": "float: compute capability, 9.0 for Hopper",
     "device.total_bytes": "int",
     "host.cores": "int: cores this process may use",
+    "host.cores_taken": "int: how many more it might use at its start",
     "torch.version": 'str: "2.13", compared part by part (as a float 2.10 would be 2.1)',
     "distributed.world_size": "int",
     "distributed.units": "int: modules that FSDP gathers by themselves",

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ...model.run import DeviceFacts, HostFacts
-from ...runs.environment import cgroup_files, usable_cores
+from ...runs.environment import cgroup_files, first_affinity, usable_cores
 
 REPORTED_PACKAGES = (
     "numpy",
@@ -66,6 +66,7 @@ def read_host() -> HostFacts:
         os=f"{platform.system()} {platform.release()}",
         cpu=_cpu_name(),
         cores=usable_cores(),
+        cores_at_start=usable_cores(first_affinity()),
         memory_bytes=_memory_bytes(),
         load_average=load,
         python=platform.python_version(),

@@ -94,7 +94,7 @@ def _production(
         busy = sum(b.samples_ns + b.collate_ns for b in every)
         return _as_production("workers", every, len(every), busy / max(1, sum(spans)), lines)
     if loader.made:
-        made = [Batch._make(batch) for batch in loader.made]
+        made = [Batch(*batch) for batch in loader.made]
         return _as_production("main", made, max(len(made), loader.fetches), None, lines)
     return None
 
@@ -110,10 +110,18 @@ def _as_production(
         fetch_ms=[round(batch.samples_ns / 1e6, 4) for batch in kept],
         collate_ms=[round(batch.collate_ns / 1e6, 4) for batch in kept],
         busy_share=round(busy, 4) if busy is not None else None,
+        core_wait_ms=_core_waits(kept),
+        worker_cores=min((batch.cores for batch in kept if batch.cores), default=None),
         sites=as_sites(lines, share_of_ms=mean_ms * count)[:SITES_KEPT],
         samples=sum(lines.values()),
         rows_share=rows_share(lines),
     )
+
+
+def _core_waits(batches: list[Batch]) -> list[float]:
+    if any(batch.waited_ns < 0 for batch in batches):
+        return []
+    return [round(min(b.waited_ns, b.samples_ns + b.collate_ns) / 1e6, 4) for b in batches]
 
 
 def arguments_of(loader: Any, number: int, site: SourceSite | None) -> LoaderFacts:

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...clocks import perf_counter_ns
+from ...runs.environment import affinity
 from ..lines.line_sampler import Line, LineSampler
 
-_RECORD = struct.Struct("<qqq")
+_RECORD = struct.Struct("<qqqqq")
 _BEGUN = struct.Struct("<qq")
 _GROWTH = 1.5
 
@@ -31,6 +32,10 @@ class Batch(NamedTuple):
     samples_ns: int
     """Getting the samples: `dataset[...]` or `next(iter(dataset))`."""
     collate_ns: int
+    waited_ns: int = -1
+    """In a worker: of both, about, those in which it could run and had no core; negative if not measured."""
+    cores: int = 0
+    """In a worker: those that it may use."""
 
     @property
     def end_ns(self) -> int:
@@ -139,6 +144,7 @@ class WorkerLoop:
         stem = self._stem()
         file: int | None = None
         written = 0
+        waiting = CoreWait()
 
         def record(batch: tuple[int, int, int]) -> None:
             nonlocal file, written
@@ -146,7 +152,7 @@ class WorkerLoop:
             with contextlib.suppress(OSError):
                 if file is None:
                     file = os.open(f"{stem}.bin", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-                os.write(file, _RECORD.pack(*batch))
+                os.write(file, _RECORD.pack(*batch, waiting.since_last_ns(), len(affinity())))
                 # A worker may be killed at any time; its lines are written as they grow.
                 if sampler.taken > written * _GROWTH:
                     written = sampler.taken
@@ -154,6 +160,28 @@ class WorkerLoop:
                     Path(f"{stem}.lines").write_text(json.dumps(lines))
 
         return record
+
+
+class CoreWait:
+    """How long the thread that makes it has been able to run and had no core (proc(5), schedstat)."""
+
+    def __init__(self) -> None:
+        self._file = -1
+        with contextlib.suppress(OSError):
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self._last = self._read()
+
+    def since_last_ns(self) -> int:
+        """Return the ns since the last call; negative where the system does not tell."""
+        now, last = self._read(), self._last
+        self._last = now
+        return -1 if now is None or last is None else now - last
+
+    def _read(self) -> int | None:
+        try:
+            return int(os.pread(self._file, 128, 0).split()[1])
+        except (OSError, ValueError, IndexError):
+            return None
 
 
 def read_records(folder: Path) -> Iterator[tuple[int, list[Batch]]]:

@@ -18,6 +18,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import NoReturn
 
+from ...runs.environment import first_affinity
 from ...runs.plan import Plan, decode_plan
 from ...runs.store import reason_of
 from . import relaunches
@@ -36,6 +37,8 @@ def main(working_folder: str | None) -> None:
     safe-path mode.
     """
     plan = decode_plan(sys.argv[1], args=tuple(sys.argv[2:]))
+    first_affinity.cache_clear()
+    first_affinity()
     _die_with_parent()
     if plan.watch:
         _watch(plan, working_folder)

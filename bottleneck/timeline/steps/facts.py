@@ -95,6 +95,11 @@ class Facts:
         return self.run.host.cores if self.run is not None else None
 
     @property
+    def first_cores(self) -> int | None:
+        """Cores with which the process began."""
+        return self.run.host.cores_at_start if self.run is not None else None
+
+    @property
     def collected_ms(self) -> Sequence[float]:
         """Time of Python's collector in each traced step; empty where it was not measured."""
         traced = self.run.window("trace") if self.run is not None else None

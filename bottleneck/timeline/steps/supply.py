@@ -124,6 +124,10 @@ class InputSupply:
     """Of the wait, with workers: what the training process itself does, in lines of the user's."""
     own_call: SiteTime | None = None
     """Where most of that is, if it is most of the wait."""
+    core_wait_ms: float = 0.0
+    """Of the production: workers could run and had no core."""
+    worker_cores: int | None = None
+    """Cores that a worker may use; None where it was not asked."""
     passes_per_step: float = 0.0
     """Iterators that are made, 1 at most: the first batch of each is not begun before it is asked for."""
 
@@ -177,6 +181,8 @@ def input_supply(
         call_share=share,
         alone_ms=alone,
         own_ms=own_ms,
+        core_wait_ms=per_step * statistics.fmean(made.core_wait_ms) if made and made.core_wait_ms else 0.0,
+        worker_cores=made.worker_cores if made is not None else None,
         own_call=fetching.most().site_time() if fetching is not None and own_ms > _MOSTLY * wait_ms else None,
         passes_per_step=min(1.0, per_step / batches_per_iterator(loader)) if knows_passes else 0.0,
     )
@@ -188,11 +194,18 @@ def workers_needed(supply: InputSupply, *, rest_ms: float) -> int:
 
 
 def supply_answers(
-    supply: InputSupply, *, rest_ms: float, true_ms: float, cores: int | None, baseline: Baseline | None
+    supply: InputSupply,
+    *,
+    rest_ms: float,
+    true_ms: float,
+    cores: int | None,
+    first_cores: int | None,
+    baseline: Baseline | None,
 ) -> dict[WhatIf, WhatIfResult]:
     """Answer what no replay can: the producers are other processes, or should be.
 
-    `rest_ms` is the step when no batch is waited for, `cores` those that workers may use; the baseline's
+    `rest_ms` is the step when no batch is waited for, `cores` those that workers may use, `first_cores` those
+    with which the process began; the baseline's
     processor time says what production and training share. What the training process itself does for a batch
     stays, however many workers there are.
     """
@@ -200,6 +213,7 @@ def supply_answers(
     found = (
         _more_workers(supply, rest_ms=busy_ms, true_ms=true_ms, cores=cores, baseline=baseline),
         _in_main(supply, rest_ms=busy_ms, true_ms=true_ms),
+        _on_cores(supply, rest_ms=busy_ms, true_ms=true_ms, cores=first_cores),
     )
     answers = [answer for answer in found if answer is not None and answer.saves_ms > 0]
     # A part of the production that costs nothing is an answer, too.
@@ -255,6 +269,24 @@ def _in_main(supply: InputSupply, *, rest_ms: float, true_ms: float) -> WhatIfRe
         saves_ms=true_ms - step,
         basis=f"{ms(supply.alone_ms)} to make the input of a step without workers, after "
         f"{ms(rest_ms)} of everything else; with {supply.workers} it waits {ms(supply.wait_ms)}",
+    )
+
+
+def _on_cores(
+    supply: InputSupply, *, rest_ms: float, true_ms: float, cores: int | None
+) -> WhatIfResult | None:
+    """Ask for the step with workers that may use all cores with which the process began."""
+    now = supply.worker_cores
+    if not cores or not now or now >= cores or not supply.core_wait_ms:
+        return None
+    worked_ms = supply.production_ms - supply.core_wait_ms
+    step = max(rest_ms, worked_ms / min(supply.workers, cores))
+    return WhatIfResult(
+        question=WhatIf.WORKERS_ON_CORES,
+        step_ms=step,
+        saves_ms=true_ms - step,
+        basis=f"{ms(supply.core_wait_ms)} of {ms(supply.production_ms)} of production, in which workers wait "
+        f"for a core, gone where they may use {cores} in place of {now}",
     )
 
 

@@ -129,6 +129,24 @@ def test_a_whole_run_folder_is_diagnosed_with_price_place_and_fix(tmp_path):
     assert "num_workers=4" in workers.code
 
 
+@pytest.mark.parametrize(("at_start", "found"), [(4, True), (1, False)])
+def test_workers_that_wait_for_cores_of_the_start_are_told_with_their_price(tmp_path, at_start, found):
+    made = Production(
+        where="workers", batches=20, fetch_ms=[20.0] * 20, core_wait_ms=[9.0] * 20, worker_cores=1
+    )
+    loader = msgspec.structs.replace(LOADER, num_workers=2, production=made)
+    run = make_run(host=HostFacts(cores=1, cores_at_start=at_start, torch="2.13.0"))
+    diagnosis = diagnose_paths([make_folder(tmp_path / "run", run, loaders=[loader])])
+    findings = {finding.code: finding for finding in diagnosis.findings}
+    fixes = {suggestion.fix: suggestion for suggestion in diagnosis.suggestions}
+    assert ("BN106" in findings) == ("FX522" in fixes) == found
+    if found:
+        assert findings["BN106"].title == "2 workers may use 1 of the 4 cores of the start"
+        # Each of two workers makes a batch in 11 ms, less 9 of waiting; the rest takes 2.4.
+        assert fixes["FX522"].predicted_ms == pytest.approx(11.0 / 2, rel=0.01)
+        assert fixes["FX522"].finding == "BN106"
+
+
 def test_starts_of_workers_are_named_with_their_loader_and_no_burst_of_the_supply(tmp_path):
     quiet = table(40, {**PHASES, "data": 0.2}, wall=2.6)
     held = [150.0 if k in (10, 30) else 0.0 for k in range(40)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -134,6 +135,20 @@ def test_persistent_workers_over_epochs(watch: LoaderWatch) -> None:
     assert facts.production is not None
     assert facts.production.batches == 6
     del loader
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="the kernel does not tell")
+def test_workers_tell_how_long_they_wait_for_a_core_and_how_many_they_may_use(watch: LoaderWatch) -> None:
+    def bind(_worker: int) -> None:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+    drain(watch, DataLoader(Slow(), 4, num_workers=2, worker_init_fn=bind))
+    made = only(watch).production
+    assert made is not None
+    assert made.worker_cores == 1
+    assert len(made.core_wait_ms) == len(made.fetch_ms) == 3
+    whole = [fetch + collate for fetch, collate in zip(made.fetch_ms, made.collate_ms, strict=True)]
+    assert all(0 <= wait <= ms + 1e-3 for wait, ms in zip(made.core_wait_ms, whole, strict=True))
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +26,7 @@ from torch_bottleneck.harness.trials.patches import PATCHES, make_patches
 from torch_bottleneck.harness.trials.patches.base import NotSwitchable, Patch, Program
 from torch_bottleneck.model.fix import Arithmetic
 from torch_bottleneck.model.verify import Wish
+from torch_bottleneck.runs.environment import affinity, first_affinity
 
 STEPS = 3
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -33,7 +35,11 @@ LIVE = sorted(fix for fix, patch in PATCHES.items() if patch.live)
 LOADER_FIXES = {"FX101", "FX102", "FX105", "FX106", "FX112", "FX114"}
 NEED_A_GPU = {"FX103", "FX104", "FX501"}
 IN_THE_STEP = sorted(
-    set(LIVE) - LOADER_FIXES - {"FX113"} - (NEED_A_GPU if DEVICE == "cpu" else {"FX103", "FX205", "FX501"})
+    set(LIVE)
+    - LOADER_FIXES
+    - {"FX113"}
+    - (NEED_A_GPU if DEVICE == "cpu" else {"FX103", "FX205", "FX501"})
+    - ({"FX522"} if len(affinity()) < 2 else set())
 )
 OPTIONS: dict[str, dict[str, Any]] = {
     "FX410": {"backend": "eager"},
@@ -79,6 +85,15 @@ class Net(nn.Module):
 OF_RANKS = ("FX602", "FX609")
 
 
+@pytest.fixture(autouse=True)
+def _cores_given_back() -> Iterator[None]:
+    """Take the cores of now for those of the start, and leave them as they are."""
+    first_affinity.cache_clear()
+    cores = first_affinity()
+    yield
+    os.sched_setaffinity(0, cores)
+
+
 class Script:
     """A small training, and what the harness knows of it."""
 
@@ -100,6 +115,8 @@ class Script:
             self.batches = [batch.pin_memory() for batch in self.batches]
         self.program = Program(roots=(self.model,), optimizers=(self.optimizer,), loader=self.loader)
         self.step_number = 0
+        if fix == "FX522":
+            os.sched_setaffinity(0, {min(first_affinity())})
         # Zeros where others have nothing, so that the weight without a part is decayed.
         if fix == "FX313":
             for parameter in self.model.parameters():
@@ -168,6 +185,7 @@ def state_of(script: Script) -> dict[str, Any]:
             list(optim_module._global_optimizer_pre_hooks),
             list(optim_module._global_optimizer_post_hooks),
         ],
+        "cores": affinity(),
         "precision": (
             torch.get_float32_matmul_precision(),
             *(getattr(part, "fp32_precision", None) for part in (torch.backends.cuda.matmul,)),

@@ -515,7 +515,7 @@ def supplied(drawn_ms: float, *, workers: int) -> Supplied:
     )  # fmt: skip
     supply = input_supply([loader], wait_ms=40.0, cores=16, fetching=tree.in_fetches())
     assert supply is not None
-    answers = supply_answers(supply, rest_ms=65.0, true_ms=105.0, cores=16, baseline=None)
+    answers = supply_answers(supply, rest_ms=65.0, true_ms=105.0, cores=16, first_cores=16, baseline=None)
     return Supplied(supply, answers, tree, loader)
 
 

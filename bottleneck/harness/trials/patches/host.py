@@ -6,10 +6,11 @@ user's own change is in the sources already: how many of the changed files this 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,10 +19,11 @@ import torch
 from torch.autograd import profiler
 
 from ....model.verify import Applied
-from ....runs.environment import usable_cores
+from ....runs.environment import first_affinity, usable_cores
 from ... import torch_private
 from ...lines.sites import is_library
 from .base import LeftOut, NotSwitchable, Patch, Program, plural
+from .second_loader import depth_of
 
 NODES = Path("/sys/devices/system/node")
 
@@ -146,6 +148,56 @@ class Threads(Patch):
         self.count = max(self.count, 1)
         self.values["threads"] = now
         return self.applied(f"{told}{plural(now, 'intra-op thread')}")
+
+
+class CoresOfTheStart(Patch):
+    """The cores with which the process began, for its threads and for the processes that it has started."""
+
+    fix = "FX522"
+    live = True
+    nothing_to_do = "the process may use the cores with which it began"
+
+    def install(self) -> None:
+        self._before: dict[int, set[int]] = {}
+
+    def training_begins(self) -> None:
+        cores = first_affinity()
+        for thread in _threads_under(os.getpid()):
+            with contextlib.suppress(OSError):  # it has ended
+                now = os.sched_getaffinity(thread)
+                if now < cores:
+                    os.sched_setaffinity(thread, cores)
+                    self._before[thread] = now
+        if self._before:
+            self.acted(None, cores=len(cores))
+
+    def put_in(self, program: Program) -> None:
+        super().put_in(program)
+        if not self._before:
+            raise NotSwitchable(self.nothing_to_do)
+
+    def settle_steps(self, program: Program) -> int:
+        """What workers had made ready does not count."""
+        return self.settles + (depth_of(program.loader) if program.loader is not None else 0)
+
+    def uninstall(self) -> None:
+        super().uninstall()
+        for thread, cores in self._before.items():
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(thread, cores)
+        self._before = {}
+
+    def evidence(self) -> str:
+        return f"{plural(int(str(self.values['cores'])), 'core')} for this process and its workers"
+
+
+def _threads_under(pid: int) -> Iterator[int]:
+    """Return the threads of a process and of all that it has started, as the system numbers them."""
+    with contextlib.suppress(OSError):  # it has ended
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            yield int(thread.name)
+            for child in (thread / "children").read_text().split():
+                yield from _threads_under(int(child))
 
 
 class OneNode(Patch):
