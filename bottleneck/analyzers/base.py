@@ -121,10 +121,11 @@ class Facts:
     def lines_of_work(self) -> tuple[SourceSite, ...]:
         """Return the lines of models and loss that most of their time is in, and those that call a model.
 
-        Of several models the one that takes longer comes first. Of an update that takes longer than forward
-        and backward, its own lines.
+        Those that the device works for come first, where they are known. Of several models the one that takes
+        longer comes first. Of an update that takes longer than forward and backward, its own lines.
         """
         took = self.phases_ms
+        device = (node.site for node in self.timeline.device_lines)
         if took.get("optimizer", 0.0) > took.get("forward", 0.0) + took.get("backward", 0.0):
             return self.lines_of("update") or self.sites("optimizer")
         roles: tuple[Role, ...] = ("forward", "loss")
@@ -132,7 +133,8 @@ class Facts:
         if self.ask(WhatIf.FORWARD_STORED) is not None:
             roles = (*roles, "no-grad forward")
             phases.insert(took.get("evaluation", 0.0) <= took.get("forward", 0.0), "evaluation")
-        return (*self.lines_of(*roles), *(site for phase in phases for site in self.sites(phase)))
+        sampled = (*self.lines_of(*roles), *(site for phase in phases for site in self.sites(phase)))
+        return tuple(dict.fromkeys((*(site for site in device if site is not None), *sampled)))
 
     def sampled_site(self, *parts: str) -> SourceSite | None:
         """Return the line that most samples of some parts of the loop fell on; None if they scatter."""

@@ -19,6 +19,7 @@ from ..model.finding import NEGLIGIBLE_SHARE, Finding
 from ..model.words import ms, percent
 from ..stats import BOUND_WEIGHT, CLOSE, RIVAL_SHARE, weigh_effect, worth
 from ..timeline.lanes.labels import PYTHON_GAP_NS
+from ..timeline.steps.loop_lines import MAIN_SHARE
 from .base import Facts
 from .capture import Quality
 
@@ -232,6 +233,9 @@ def _compute(facts: Facts, quality: Quality, first: _Price | None, *, kernels_ms
         f"{BottleneckClass.COMPUTE.value}: {who} at work for {ms(work_ms)} of {ms(facts.true_ms)} "
         f"({percent(share)}), mostly {top.part.value}"
     )
+    line = next(iter(facts.timeline.device_lines), None)
+    if line is not None and line.site is not None and line.share >= MAIN_SHARE:
+        headline += f", {percent(line.share)} of the step for `{line.name}` at {line.site.short}"
     if kernels_ms >= NEGLIGIBLE_SHARE * facts.true_ms:
         headline += f"; faster kernels would save {ms(kernels_ms)}"
     if first is not None:

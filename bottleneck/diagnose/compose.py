@@ -137,6 +137,7 @@ def diagnose_paths(
         timeline=_of_rank(timeline, reading.rank.rank),
         loaders=loader_rows(reading.rank.loaders or ()),
         job=job_parts(reading.rank.run, reading.rank.loaders or (), step.true_ms),
+        device_lines=timeline.device_lines,
         tree=timeline.tree,
     )
 

@@ -295,6 +295,22 @@ def engine_owner() -> tuple[Any, str] | None:
     return None
 
 
+NO_SEQUENCE = 1 << 62
+"""Numbers of autograd nodes from which there is none: nodes that add gradients up have the largest."""
+
+
+def note_stacks(*, on: bool) -> bool:
+    """Have autograd note the Python stack with each node that it records, or end that.
+
+    Returns:
+        Whether this changed anything; it does not where anomaly detection is on.
+    """
+    if on == torch.is_anomaly_enabled():
+        return False
+    torch.set_anomaly_enabled(on, check_nan=False)
+    return True
+
+
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 """Classes of which an output is a real one."""
 

@@ -93,6 +93,7 @@ class WhatIf(str, Enum):
     SPARSE_ROWS = "sparse-rows"
     FORWARD_STORED = "forward-stored"
     FORWARD_ONCE = "forward-once"
+    INDEX_SUMS_GONE = "index-sums-gone"
     PADDING_GONE = "padding-gone"
     # Of several ranks together.
     NO_LATE_RANK = "no-late-rank"
@@ -386,6 +387,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN314", "mask-without-effect", _C.COMPUTE, kernels_by=WhatIf.MASKS_GONE),
     CodeEntry("BN315", "gradients-nobody-uses", _C.COMPUTE, within_others=True),
     CodeEntry("BN316", "forward-repeated", _C.COMPUTE, within_others=True),
+    CodeEntry("BN317", "index-summed-serially", _C.COMPUTE, kernels_by=WhatIf.INDEX_SUMS_GONE),
     CodeEntry("BN401", "graph-breaks", _C.GRAPH_BREAK),
     CodeEntry("BN402", "recompiles-in-steady-state", _C.COMPILE, priced_by=WhatIf.NO_COMPILE),
     CodeEntry("BN403", "cudagraphs-skipped", _C.LAUNCH),

@@ -329,5 +329,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     loaders: tuple[LoaderRow, ...] = ()
     job: tuple[JobPart, ...] = ()
     """The rest of the job: what comes once, beside its steps; empty where no first step was seen."""
+    device_lines: tuple[CodeNode, ...] = ()
+    """The lines that the device works for longest, forward and backward together."""
     tree: CodeNode | None = None
     """The step by whose code it is; None where no stacks were sampled."""

@@ -350,8 +350,10 @@ class Run(_Record, frozen=True, kw_only=True):
     flops: FlopCount | None = None
     """None: not counted; the reason is under "flops" in `artefacts`."""
     masks: MaskFacts | None = None
-    repeats: RepeatFacts | None = None
     """None: fused attention was not called, or not looked at."""
+    repeats: RepeatFacts | None = None
+    graph: GraphLines | None = None
+    """None: there is no device, or it was not looked at."""
     artefacts: dict[str, Artefact] = {}
     """Keys: trace, memory, compile, loader, and one per failed piece of the capture."""
     overhead: Overhead = Overhead()
@@ -390,6 +392,20 @@ class RepeatFacts(_Record, frozen=True, kw_only=True):
     """Of the time in modules whose operators are recorded for backward: such calls have a backward, too."""
     sites: list[SiteTime] = []
     """The user's lines that lead to them, the most expensive first."""
+
+
+class GraphLines(_Record, frozen=True, kw_only=True):
+    """The user's line of each node that the backward of one step visits, in the order of their recording."""
+
+    node: list[int]
+    """Index into `names`."""
+    line: list[int]
+    """Index into `sites` and `texts`; -1 where no line of the user's is known."""
+    names: list[str]
+    """Like "AddmmBackward0"."""
+    sites: list[SourceSite] = []
+    texts: list[str] = []
+    """The source, shortened."""
 
 
 class MaskFacts(_Record, frozen=True, kw_only=True):

@@ -74,8 +74,9 @@ class StepTimeline(msgspec.Struct, frozen=True, kw_only=True):
     """Lanes with less time than those shown."""
 
 
-Role = Literal["step", "input", "forward", "no-grad forward", "loss", "backward", "update", "extra"]
-"""What code of the step does. extra: neither of the others; training goes on without it."""
+Role = Literal["step", "input", "forward", "no-grad forward", "loss", "backward", "update", "extra", "device"]
+"""What code of the step does. extra: neither of the others; training goes on without it. device: what the
+device does for a line, forward and backward together, whenever that is."""
 
 
 class CodeNode(msgspec.Struct, frozen=True, kw_only=True):

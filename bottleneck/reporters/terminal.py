@@ -256,7 +256,8 @@ def _code(page: Page, diagnosis: Diagnosis, room: Room | None) -> None:
         room_left = page.width - len(figures) - 15
         at = shorten(where, min(len(where), room_left // 2))
         last = row.name
-        if last[:1].isidentifier():  # a call, not what a comprehension makes
+        # A call, not what a comprehension makes, nor a whole line.
+        if last[:1].isidentifier() and row.role != "device":
             last = last[last.rfind(".", 0, last.find("(")) + 1 :]
         ways = (f"{row.role}: {row.name}", f"{row.role}: {last}", last)
         name = next((way for way in ways if len(way) <= room_left - len(at)), None)

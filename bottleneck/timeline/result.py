@@ -156,6 +156,8 @@ class Timeline:
     """The step by whose code it is."""
     extras: tuple[CodeNode, ...] = ()
     """Extra work in the step, the most expensive first; none is inside another."""
+    device_lines: tuple[CodeNode, ...] = ()
+    """The lines that the device works for, the longest first; empty where they are not known."""
     starts: WorkerStarts | None = None
     """Starts of loaders' workers, which are part of the step; None where there are none."""
     view: StepTimeline | None = None

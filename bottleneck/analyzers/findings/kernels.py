@@ -218,6 +218,55 @@ class MaskWithoutEffect(Analyzer):
         )
 
 
+class IndexSummedSerially(Analyzer):
+    """The gradients of indexed rows are summed one after the other.
+
+    What it means
+        In the backward of x[index], CUDA sorts the index, and one thread group adds all gradients
+        that belong to the same row of x. Where many entries name the same row (padding, a node with
+        many neighbours, a frequent token) all of the device waits for that one.
+
+    How it is measured
+        Device time of the kernels named indexing_backward in the trace.
+
+    What it costs you
+        The step is replayed without them: a bound, since the gradients must be summed in some way.
+        A trial takes rows with index_select, whose gradients are added in any order.
+
+    What it is not
+        Not masks of booleans: these wait for the device, which is BN601.
+
+    What to do
+        x.index_select(0, index), torch.nn.functional.embedding, or torch.gather. Their sums come in
+        any order, so that two runs differ in the last bits.
+
+    Source
+        PyTorch issue 41162; dmlc/dgl issue 3729.
+    """
+
+    code = "BN317"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Report these kernels by their time."""
+        answer = _priced(facts, WhatIf.INDEX_SUMS_GONE)
+        if answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
+            return
+        found = [row for row in facts.timeline.kernels if "indexing_backward" in row.name]
+        yield self.finding(
+            facts,
+            "The gradients of x[index] are summed one after the other",
+            answer=answer,
+            time_ms=sum(row.ms for row in found) or None,
+            evidence=[share_evidence(sum(row.share for row in found), "these sums")],
+            sites=[
+                node.site
+                for node in facts.timeline.device_lines
+                if node.callee == "IndexBackward0" and node.site is not None
+            ],
+            not_this="Where no row is named twice, there is nothing to gain.",
+        )
+
+
 class OptimizerUnfused(Analyzer):
     """The optimizer updates parameters with many small kernels.
 

@@ -93,6 +93,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "kernels.conv_share": "float",
     "kernels.bf16_share": "float: matmul and conv kernels in bf16 or fp16",
     "kernels.attention_unfused_share": "float",
+    "kernels.index_sums_share": "float: sums of gradients in the backward of x[index]",
     "kernels.attention_share": "float: fused attention kernels",
     "kernels.norm_share": "float: normalisation, rotary, loss kernels",
     "kernels.memory_bound_share": "float",

@@ -118,7 +118,8 @@ def _driver_version() -> str | None:
 
 
 def _cudnn_version() -> str | None:
-    if not torch.backends.cudnn.is_available():
+    # Until torch 2.11, asking starts CUDA.
+    if not (torch.cuda.is_initialized() and torch.backends.cudnn.is_available()):
         return None
     number = torch.backends.cudnn.version()
     return str(number) if number else None

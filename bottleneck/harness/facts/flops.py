@@ -1,6 +1,7 @@
 """The flop-counter steps: the FLOPs of a step, from the shapes that its operators were called with.
 
-Masks of attention and repeated calls of modules are looked at in the same steps (`masks`, `repeats`).
+Masks of attention, repeated calls of modules and the lines of the graph are looked at in the same steps
+(`masks`, `repeats`, `lines/graph_lines`).
 
 In: two steps behind the other captures, in which nothing is timed, and more where these differ, as batches
 may differ in size. Out: `FlopCount` for run.json, the mean of these steps.
@@ -25,6 +26,7 @@ from ...model.flops import COUNTED, count_flops, largest_products
 from ...model.run import FlopCount
 from ...runs.store import Store, reason_of
 from .. import profile_forks
+from ..lines.graph_lines import GraphWatch
 from ..signals import signals_go_elsewhere
 from ..torch_private import operator_calls
 from .masks import MaskWatch
@@ -39,6 +41,7 @@ class FlopStep:
         self._counts: list[FlopCount] = []
         self._masks = MaskWatch()
         self._repeats = RepeatWatch()
+        self._graph = GraphWatch()
         self.busy = False
         """Inside start or stop: the profiler that begins or ends now is ours."""
 
@@ -50,7 +53,8 @@ class FlopStep:
         try:
             self.start()
             self._masks.begin()
-            self._repeats.begin()
+            if not self._graph.begin():
+                self._repeats.begin()
         except Exception as error:
             self.abandon()
             store.artefact("flops", "failed", reason=reason_of(error))
@@ -66,6 +70,10 @@ class FlopStep:
             self._counts.append(self.stop(step))
             counted = [count.flops for count in self._counts]
             self._repeats.step()
+            if len(counted) == 1:
+                store.update(graph=self._graph.end())
+                # It compares times, which noting stacks would change.
+                self._repeats.begin()
             if len(counted) < most and (len(counted) == 1 or len(set(counted)) > 1):
                 self.start()
                 return True
@@ -149,6 +157,7 @@ class FlopStep:
         if store is None or not self._counts:
             self._masks.end()
             self._repeats.end()
+            self._graph.end()
         self._profile, self.busy = None, False
         if store is not None and self._counts:
             self._store_mean(store)

@@ -15,6 +15,7 @@ from ...model.words import clean, milliseconds, percent, place
 from .diagnosis import root_of
 
 _MOST_ROWS = 5
+_MOST_LINES = 3
 _TRAINING = ("step", "forward", "backward", "update")
 """What every step consists of."""
 _ONE_CALL = 0.8
@@ -49,12 +50,17 @@ class FlameBlock:
 
 
 def code_rows(diagnosis: Diagnosis) -> list[CodeRow]:
-    """Return what costs most beside forward, backward and update; none is inside another."""
-    if diagnosis.tree is None:
-        return []
-    found = [node for node in _beside(diagnosis.tree) if node.share >= NEGLIGIBLE_SHARE]
-    found.sort(key=lambda node: -(node.price_ms or node.ms))
+    """Return what costs most beside forward, backward and update, and the lines that the device works for.
+
+    None is inside another, but for what the device does for a line of the host's.
+    """
     root, true_ms = root_of(diagnosis), diagnosis.step.true_ms
+    beside = _beside(diagnosis.tree) if diagnosis.tree is not None else ()
+    found = [node for node in beside if node.share >= NEGLIGIBLE_SHARE]
+    # What the device does behind a host that decides is no way to a shorter step.
+    least_ms = NEGLIGIBLE_SHARE * (true_ms or 0.0)
+    found += [node for node in diagnosis.device_lines if (node.price_ms or 0.0) >= least_ms][:_MOST_LINES]
+    found.sort(key=lambda node: -(node.price_ms or node.ms))
     return [
         CodeRow(
             name=clean(node.name)[:_NAME],

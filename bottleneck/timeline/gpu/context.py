@@ -82,6 +82,7 @@ def gpu_context(
         "kernels.conv_share": share(family == "conv"),
         "kernels.bf16_share": share(math & np.isin(dtype, ("bf16", "fp16", "half"))),
         "kernels.attention_unfused_share": share(work.scores),
+        "kernels.index_sums_share": share(work.index_sums),
         "kernels.attention_share": share(family == "attention"),
         "kernels.norm_share": share(np.isin(family, ("norm", "loss", "softmax"))),
         "kernels.memory_bound_share": parts[Part.MEMORY_BOUND] / true_ms if true_ms else 0.0,

@@ -42,6 +42,8 @@ class DeviceWork:
     """Kernels that a graph without seams would compute together with a neighbour."""
     merged_by: NDArray[np.int16]
     """Group of the seam that keeps each of these apart; -1 elsewhere."""
+    index_sums: NDArray[np.bool_]
+    """Sums of gradients in the backward of an index: those of one row one after the other."""
     layout: NDArray[np.bool_]
     """Conversions between NCHW and NHWC that the convolution library inserts."""
     nhwc: NDArray[np.float64]

@@ -44,6 +44,7 @@ from a product. (Norms, softmax and losses are lifted to fp32; a sum with a tens
 _SCORE_SPAN = 24
 """Device activities that may lie between the matmuls of one attention."""
 _MOST_ROWS = 40
+_INDEX_SUMS = re.compile(r"indexing_backward_kernel")
 _REDUCES = re.compile(r"^triton_(red|per)_")
 _NORM_IN_NCHW = re.compile(r"cudnn::bn_(fw|bw)(?!.*nhwc)", re.IGNORECASE)
 """Batch norms of cuDNN for NCHW: a block per channel, which leaves most of the device idle where channels are
@@ -178,6 +179,7 @@ def read_device_work(trace: Trace, program: Program) -> DeviceWork:
         relaunched=fused.launches,
         merged=merged,
         merged_by=merged_by,
+        index_sums=trace.named(_INDEX_SUMS, rows),
         layout=layout,
         nhwc=np.where(layout, 0.0, np.where(norms, fused.held, 1.0)),
         zero_grad=zero_grad,

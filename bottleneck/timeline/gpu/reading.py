@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from ...model.codes import Part, WhatIf
 from ...model.doubt import Doubt, DoubtCode
+from ...model.finding import NEGLIGIBLE_SHARE
 from ...model.run import JsonValue, Run
-from ...model.view import Role
+from ...model.view import CodeNode, Role
 from ..lanes.budget import budget_lines, step_budget
 from ..lanes.by_code import code_tree, extra_nodes, share_of
 from ..lanes.calibrate import MAX_REPLAY_ERROR, Calibration, calibrate
@@ -36,6 +37,7 @@ from ..trace.dialect import Kind
 from ..trace.intervals import within
 from ..trace.table import Trace
 from ..views.step import step_view
+from .by_line import NO_LINE, lines_of_activities
 from .compute import compiled_work, slowest_backend, trace_compute
 from .context import gpu_context
 from .device_masks import DeviceWork
@@ -48,6 +50,7 @@ from .spans import read_spans
 _IDLE = (Work.INPUT, Work.HOST, Work.COMPILE, Work.SEAM, Work.OPTIMIZER, Work.ASIDE)
 """Categories that labels identify; each has its own span."""
 _MOST_MISSING = 0.02
+_MOST_LINES = 5
 """Share of kernels without a launch from which the capture is doubted."""
 
 
@@ -133,6 +136,7 @@ class GpuReader:
             after=answers.after if usable else {},
             loop=self.known.loop.loop if self.known.loop is not None else None,
             **self._by_code(priced, usable=usable),
+            device_lines=self._by_line(priced) if usable else (),
             view=step_view(trace, self.steps, program),
         )
 
@@ -154,6 +158,39 @@ class GpuReader:
         extras = extra_nodes(tree, true_ms=true_ms, price=price)
         loops = {"update_loop": tree.update_loop(), "loop_owner": tree.owner}
         return {"tree": whole, "extras": extras, **loops}
+
+    def _by_line(self, priced: Priced) -> tuple[CodeNode, ...]:
+        """Return the lines that the device works for, the longest first; none where no graph was noted."""
+        program, true_ms = self.replay.program, self.facts.true_ms
+        graph = self.facts.run.graph if self.facts.run is not None else None
+        if graph is None:
+            return ()
+        line, node = lines_of_activities(self.trace, program, graph)
+        known = line != NO_LINE
+        spent = np.bincount(line[known], weights=program.duration[known], minlength=len(graph.sites))
+        ms = spent / program.steps / 1e6 * self.device_scale
+        found = []
+        for at in np.argsort(-ms)[:_MOST_LINES].tolist():
+            if ms[at] < NEGLIGIBLE_SHARE * true_ms:
+                break
+            site = graph.sites[at]
+            mine = line == at
+            by_node = np.bincount(node[mine], weights=program.duration[mine])
+            gone = Edit(duration=np.where(mine, 0.0, 1.0))
+            found.append(
+                CodeNode(
+                    name=graph.texts[at] or site.function,
+                    role="device",
+                    ms=float(ms[at]),
+                    share=float(ms[at]) / true_ms,
+                    price_ms=max(0.0, true_ms - priced.asker.step_ms(gone)),
+                    file=site.file,
+                    line=site.line,
+                    function=site.function,
+                    callee=graph.names[int(by_node.argmax())],
+                )
+            )
+        return tuple(found)
 
     def _context(self, parts: dict[Part, float], *, usable: bool) -> dict[str, JsonValue]:
         program, true_ms = self.replay.program, self.facts.true_ms

@@ -2,8 +2,8 @@
 
 In: the scripts beside this file and truth.py. Out: reports/threads.md (reports/threads-gpu.md with
 `--device gpu`), written after each thread, so that a stopped run leaves one too. With `--set unseen`:
-truth_unseen.py, and reports/threads-unseen.md (reports/threads-unseen-gpu.md); `unseen2`, `unseen3` and
-`unseen4` likewise.
+truth_unseen.py, and reports/threads-unseen.md (reports/threads-unseen-gpu.md); `unseen2`, `unseen3`,
+`unseen4` and `unseen5` (all of it for a GPU) likewise.
 
     python tests/benchmarks/threads/run.py [--only T29,N04] [--minutes 30] [--device cpu|gpu] [--state FILE]
 
@@ -36,9 +36,17 @@ from truth_unseen import UNSEEN
 from truth_unseen2 import UNSEEN2
 from truth_unseen3 import UNSEEN3
 from truth_unseen4 import UNSEEN4
+from truth_unseen5 import UNSEEN5
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-SETS = {"known": THREADS, "unseen": UNSEEN, "unseen2": UNSEEN2, "unseen3": UNSEEN3, "unseen4": UNSEEN4}
+SETS = {
+    "known": THREADS,
+    "unseen": UNSEEN,
+    "unseen2": UNSEEN2,
+    "unseen3": UNSEEN3,
+    "unseen4": UNSEEN4,
+    "unseen5": UNSEEN5,
+}
 
 
 def run_thread(

@@ -419,6 +419,22 @@ def test_the_machine_is_described() -> None:
         assert [device.kind for device in read_devices()] == ["cpu"]
 
 
+def test_describing_the_machine_does_not_start_a_gpu_that_the_program_leaves_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start() -> None:
+        raise AssertionError("CUDA is started")
+
+    # As on a machine with one: torch's own questions, such as that for cuDNN's version, start it.
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch.cuda, "_lazy_init", start)
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cudnn, "version", start)
+    assert read_host().cudnn is None
+    assert [device.kind for device in read_devices()] == ["cpu"]
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [

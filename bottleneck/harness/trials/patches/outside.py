@@ -28,13 +28,13 @@ class Outside:
         self._graphs_made = 0
         self._in_graphs_ns = 0
         self._inside = False
-        self._sums_ns = [0, 0]
-        """In graphs, and in all: of the roots' calls in which nothing new was captured."""
+        self._last_ns: dict[int, tuple[int, int]] = {}
+        """In graphs, and in all: of each root's last call in which nothing new was captured."""
 
     @property
     def share(self) -> float | None:
         """Host time outside of graphs in the roots' calls, 0 to 1; None where each call captured anew."""
-        captured_ns, all_ns = self._sums_ns
+        captured_ns, all_ns = map(sum, zip(*self._last_ns.values(), strict=True)) if self._last_ns else (0, 0)
         return 1.0 - captured_ns / all_ns if all_ns else None
 
     def backend(self, graph: Any, _inputs: Any) -> Callable[..., Any]:
@@ -85,8 +85,8 @@ class Outside:
                 return original(module, *args, **kwargs)
             finally:
                 if made == self._graphs_made:
-                    self._sums_ns[0] += self._in_graphs_ns
-                    self._sums_ns[1] += perf_counter_ns() - begun
+                    # An earlier one may have been given up while it was captured.
+                    self._last_ns[id(module)] = (self._in_graphs_ns, perf_counter_ns() - begun)
 
         return call
 

@@ -58,20 +58,7 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             if misfed:
                 told += "; at best, since convolutions run on NCHW here (try channels_last first)"
             yield Question(question, Edit(duration=factor), told, bound=misfed)
-    if work.scores.any():
-        yield Question(
-            WhatIf.FUSED_ATTENTION,
-            Edit(duration=np.where(work.scores, 0.0, np.where(work.score_products, _FUSED_PRODUCTS, 1.0))),
-            "replay without the kernels between the products of attention, and with products that no longer "
-            f"write and read scores ({percent(_FUSED_PRODUCTS)} of their time)",
-        )
-    if facts.idle_masks is not None and work.attention.any():
-        share, without = facts.idle_masks
-        yield Question(
-            WhatIf.MASKS_GONE,
-            only(work.attention, 1.0 - share * (1.0 - without)),
-            masks_basis(share, without),
-        )
+    yield from _attention_questions(work, known)
     batch = np.isin(program.part, _ON_BATCH) & ~(work.optimizer | work.zero_grad)
     if facts.repeats is not None and facts.repeats.graded_share > 0:
         left_share = 1.0 - facts.repeats.graded_share
@@ -91,6 +78,13 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             Edit(duration=np.where(batch, left, 1.0)),
             f"replay with kernels of forward, loss and backward {percent(facts.padding_share)} shorter: as "
             "much of the batch is padding; of attention the square of what is left stays; some padding stays",
+            bound=True,
+        )
+    if work.index_sums.any():
+        yield Question(
+            WhatIf.INDEX_SUMS_GONE,
+            only(work.index_sums, 0.0),
+            "replay without the kernels that sum the gradients of indexed rows; another sum takes time, too",
             bound=True,
         )
     if work.recomputed.any():
@@ -119,4 +113,22 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             Edit(duration=work.nhwc),
             "replay without layout-change kernels"
             + (", and with cuDNN's batch norms for NCHW at the speed of memory" if norms else ""),
+        )
+
+
+def _attention_questions(work: DeviceWork, known: Circumstances) -> Iterator[Question]:
+    if work.scores.any():
+        yield Question(
+            WhatIf.FUSED_ATTENTION,
+            Edit(duration=np.where(work.scores, 0.0, np.where(work.score_products, _FUSED_PRODUCTS, 1.0))),
+            "replay without the kernels between the products of attention, and with products that no longer "
+            f"write and read scores ({percent(_FUSED_PRODUCTS)} of their time)",
+        )
+    idle = known.facts.idle_masks
+    if idle is not None and work.attention.any():
+        share, without = idle
+        yield Question(
+            WhatIf.MASKS_GONE,
+            Edit(duration=np.where(work.attention, 1.0 - share * (1.0 - without), 1.0)),
+            masks_basis(share, without),
         )

@@ -1,0 +1,107 @@
+"""Which of the user's lines recorded each node of the backward's graph."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from torch_bottleneck.harness import torch_private
+from torch_bottleneck.harness.lines.graph_lines import GraphWatch
+from torch_bottleneck.model.run import GraphLines
+
+
+@pytest.fixture(autouse=True)
+def _as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine has, and whatever other tests of this process have compiled."""
+    monkeypatch.setattr(torch_private, "device_kind", lambda: "cuda")
+    monkeypatch.setattr(torch_private, "dynamo_counter", lambda *_: 0)
+
+
+class Table(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.randn(5, 4))
+        self.out = nn.Linear(4, 2)
+
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        found = self.rows[index]
+        return self.out(found)
+
+
+def noted(graph: GraphLines) -> dict[str, str]:
+    return {
+        graph.names[node]: graph.texts[line] if line >= 0 else ""
+        for node, line in zip(graph.node, graph.line, strict=True)
+    }
+
+
+def seen(model: nn.Module, index: torch.Tensor) -> GraphLines | None:
+    watch = GraphWatch()
+    assert watch.begin()
+    model(index).sum().backward()
+    return watch.end()
+
+
+def test_each_node_has_the_line_of_the_user_that_recorded_it() -> None:
+    graph = seen(Table(), torch.tensor([0, 1, 1]))
+    assert graph is not None
+    lines = noted(graph)
+    assert lines["IndexBackward0"] == "found = self.rows[index]"
+    assert lines["AddmmBackward0"] == "return self.out(found)"
+    assert lines["SumBackward0"] == "model(index).sum().backward()"
+    assert graph.names[graph.node[0]] == "IndexBackward0", "in the order in which they were recorded"
+    first = inspect.getsourcelines(Table.forward)[1]
+    assert graph.sites[0].line == first + 1
+    assert (graph.sites[0].function, graph.sites[0].file) == ("forward", __file__)
+
+
+def test_gradients_are_the_same_and_nothing_is_left_behind() -> None:
+    torch.manual_seed(0)
+    model, index = Table(), torch.tensor([0, 1, 1])
+    engine = torch_private.engine_owner()
+    assert engine is not None
+    before = getattr(*engine)
+    seen(model, index)
+    with_it = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    model(index).sum().backward()
+    assert not torch.is_anomaly_enabled()
+    assert getattr(*engine) is before
+    assert all(torch.equal(a, p.grad) for a, p in zip(with_it, model.parameters(), strict=True))
+
+
+def test_anomaly_detection_of_the_script_stays_on() -> None:
+    with torch.autograd.set_detect_anomaly(True):
+        assert seen(Table(), torch.tensor([0])) is not None
+        assert torch.is_anomaly_enabled()
+        assert torch.is_anomaly_check_nan_enabled()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_a_checkpoint_records_in_backward_is_none_of_the_forward(reentrant: bool) -> None:
+    model = Table()
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(model.out, x, use_reentrant=reentrant).sum()
+
+    watch = GraphWatch()
+    watch.begin()
+    loss(torch.randn(3, 4, requires_grad=True)).backward()
+    graph = watch.end()
+    assert graph is not None
+    assert len(graph.node) == len(set(graph.node)) or graph.names.count("SumBackward0") == 1
+
+
+def test_nothing_is_looked_at_without_a_device_or_in_compiled_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch_private, "dynamo_counter", lambda *_: 1)
+    assert not GraphWatch().begin()
+    monkeypatch.setattr(torch_private, "dynamo_counter", lambda *_: 0)
+    monkeypatch.setattr(torch_private, "device_kind", lambda: "cpu")
+    assert not GraphWatch().begin()
+    assert not torch.is_anomaly_enabled()
