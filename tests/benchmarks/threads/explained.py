@@ -182,15 +182,15 @@ EXPLAINED: dict[str, str] = {
         "are the second suggestion."
     ),
     "Y02": (
-        "The copies to the host are named as what they are in this program, extra work in the step, with their "
-        "call, line and price. As much is told of transfer (gone with host-bound: at most 5.9 ms) and of sync."
+        "The copies to the host are named as what they are in this program, extra work in the step, with "
+        "their call, line and price. Nearly as much is told of transfer (at most 5.9 ms) and of sync."
     ),
     "Y04": (
-        "No entry, and nothing named the one kernel that took 48 % of the step. Mended since (BN317, FX327, and "
-        "the lines that the device works for): first suggestion, at best 10.2 ms, tried 1.90 times faster."
+        "No entry, and nothing named the one kernel that took 48 % of the step. Mended since (BN317, FX327, "
+        "lines that the device works for): first suggestion, at best 10.2 ms, tried 1.90 times faster."
     ),
     "Y06": (
-        "The line is named, by what the device does for it: 31 ms, LinearWithCastBackward. That a gradient is "
-        "computed inside a function of the script's own, and then dropped, nothing sees."
+        "The line is named, by what the device does for it: 31 ms, LinearWithCastBackward. That a gradient "
+        "is computed inside a function of the script's own, and then dropped, nothing sees."
     ),
 }
