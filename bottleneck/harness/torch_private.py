@@ -311,6 +311,15 @@ def note_stacks(*, on: bool) -> bool:
     return True
 
 
+def stack_noter() -> tuple[Any, str] | None:
+    """Return (module, attribute) of what autograd asks for the stack that it notes, or None (2.6 to 2.15).
+
+    Its answer is a list of texts like those of `traceback.format_stack`.
+    """
+    module = sys.modules.get("torch.fx.traceback")
+    return (module, "format_stack") if callable(getattr(module, "format_stack", None)) else None
+
+
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 """Classes of which an output is a real one."""
 

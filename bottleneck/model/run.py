@@ -401,7 +401,9 @@ class GraphLines(_Record, frozen=True, kw_only=True):
     """Index into `names`."""
     line: list[int]
     """Index into `sites` and `texts`; -1 where no line of the user's is known."""
-    names: list[str]
+    inner: list[int] = []
+    """The same of the line below it in which a package of models records the node; -1 where there is none."""
+    names: list[str] = []
     """Like "AddmmBackward0"."""
     sites: list[SourceSite] = []
     texts: list[str] = []

@@ -33,7 +33,9 @@ HOW: dict[str, str] = {
     "code": (
         "The stack of the training thread was sampled in steps with nothing else attached. A sample stands "
         "for the time since the one before; phases are scaled to their true times. The step without a line "
-        "is replayed: one of the model or the loss takes its part of the backward along."
+        "is replayed: one of the model or the loss takes its part of the backward along. What a device does "
+        "for a line is the time of the kernels that its operations asked for, forward and backward; autograd "
+        "noted the lines in one step in which nothing was timed."
     ),
     "predicted": (
         "Step time that the replay predicts with this fix alone. 'At best' marks an upper bound of the gain. "

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +26,17 @@ NODE = re.compile(r"^autograd::engine::evaluate_function: ")
 NO_LINE = -1
 
 
-def lines_of_activities(
-    trace: Trace, program: Program, graph: GraphLines
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return for each activity the index of its line in `graph`, and of its node's name, NO_LINE for none.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What asked for each activity, (m,): indices into the lists of `GraphLines`, NO_LINE where not known."""
 
-    Both of shape (m,). What the forward does belongs to the node that it records.
-    """
+    line: NDArray[np.intp]
+    inner: NDArray[np.intp]
+    node: NDArray[np.intp]
+
+
+def asked_by(trace: Trace, program: Program, graph: GraphLines) -> Asked:
+    """Return what asked for each activity; what the forward does belongs to the node that it records."""
     nodes = trace.rows(Kind.OP, named=NODE)
     nodes = nodes[trace.sequence[nodes] >= 0]
     place = _places_of_nodes(trace, program, nodes, graph)
@@ -46,10 +52,12 @@ def lines_of_activities(
         if len(rows):
             around = trace.ranges(rows).innermost(when, thread)
             found = np.where(around >= 0, its[around], found)
-    known = found != NO_LINE
-    # One more entry, which NO_LINE as an index means.
-    line, node = (np.array([*each, NO_LINE], dtype=np.intp) for each in (graph.line, graph.node))
-    return np.where(known, line[found], NO_LINE), np.where(known, node[found], NO_LINE)
+
+    def of(places: Sequence[int]) -> NDArray[np.intp]:
+        # One more entry, which NO_LINE as an index means.
+        return np.array([*(places or [NO_LINE] * len(graph.node)), NO_LINE], dtype=np.intp)[found]
+
+    return Asked(of(graph.line), of(graph.inner), of(graph.node))
 
 
 def _places_of_nodes(

@@ -37,7 +37,7 @@ from ..trace.dialect import Kind
 from ..trace.intervals import within
 from ..trace.table import Trace
 from ..views.step import step_view
-from .by_line import NO_LINE, lines_of_activities
+from .by_line import NO_LINE, asked_by
 from .compute import compiled_work, slowest_backend, trace_compute
 from .context import gpu_context
 from .device_masks import DeviceWork
@@ -165,32 +165,36 @@ class GpuReader:
         graph = self.facts.run.graph if self.facts.run is not None else None
         if graph is None:
             return ()
-        line, node = lines_of_activities(self.trace, program, graph)
-        known = line != NO_LINE
-        spent = np.bincount(line[known], weights=program.duration[known], minlength=len(graph.sites))
-        ms = spent / program.steps / 1e6 * self.device_scale
-        found = []
-        for at in np.argsort(-ms)[:_MOST_LINES].tolist():
-            if ms[at] < NEGLIGIBLE_SHARE * true_ms:
-                break
-            site = graph.sites[at]
-            mine = line == at
-            by_node = np.bincount(node[mine], weights=program.duration[mine])
-            gone = Edit(duration=np.where(mine, 0.0, 1.0))
-            found.append(
-                CodeNode(
-                    name=graph.texts[at] or site.function,
-                    role="device",
-                    ms=float(ms[at]),
-                    share=float(ms[at]) / true_ms,
-                    price_ms=max(0.0, true_ms - priced.asker.step_ms(gone)),
-                    file=site.file,
-                    line=site.line,
-                    function=site.function,
-                    callee=graph.names[int(by_node.argmax())],
+        asked = asked_by(self.trace, program, graph)
+
+        def nodes(index: NDArray[np.intp], among: NDArray[np.bool_]) -> tuple[CodeNode, ...]:
+            spent = np.bincount(index[among], weights=program.duration[among], minlength=len(graph.sites))
+            ms = spent / program.steps / 1e6 * self.device_scale
+            found = []
+            for at in np.argsort(-ms)[:_MOST_LINES].tolist():
+                if ms[at] < NEGLIGIBLE_SHARE * true_ms:
+                    break
+                mine = among & (index == at)
+                site, by_node = graph.sites[at], np.bincount(asked.node[mine], weights=program.duration[mine])
+                gone = Edit(duration=np.where(mine, 0.0, 1.0))
+                within = mine & (asked.inner != NO_LINE)
+                found.append(
+                    CodeNode(
+                        name=graph.texts[at] or site.function,
+                        role="device",
+                        ms=float(ms[at]),
+                        share=float(ms[at]) / true_ms,
+                        price_ms=max(0.0, true_ms - priced.asker.step_ms(gone)),
+                        file=site.file,
+                        line=site.line,
+                        function=site.function,
+                        callee=graph.names[int(by_node.argmax())],
+                        children=nodes(asked.inner, within) if index is asked.line and within.any() else (),
+                    )
                 )
-            )
-        return tuple(found)
+            return tuple(found)
+
+        return nodes(asked.line, asked.line != NO_LINE)
 
     def _context(self, parts: dict[Part, float], *, usable: bool) -> dict[str, JsonValue]:
         program, true_ms = self.replay.program, self.facts.true_ms

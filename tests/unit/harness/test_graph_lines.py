@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 
 import pytest
 import torch
@@ -105,3 +106,46 @@ def test_nothing_is_looked_at_without_a_device_or_in_compiled_programs(
     monkeypatch.setattr(torch_private, "device_kind", lambda: "cpu")
     assert not GraphWatch().begin()
     assert not torch.is_anomaly_enabled()
+
+
+def test_a_line_of_a_package_of_models_stands_below_the_users() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        n_layer=1, n_head=1, n_embd=8, vocab_size=16, n_positions=8, bos_token_id=0, eos_token_id=0
+    )
+    model = transformers.GPT2LMHeadModel(config)
+    watch = GraphWatch()
+    watch.begin()
+    model(input_ids=torch.zeros(1, 4, dtype=torch.long)).logits.sum().backward()
+    graph = watch.end()
+    assert graph is not None
+    norm = graph.names.index("NativeLayerNormBackward0")
+    at = graph.node.index(norm)
+    assert graph.texts[graph.line[at]].startswith("model(input_ids=")
+    inner = graph.sites[graph.inner[at]]
+    assert (inner.file.endswith("modeling_gpt2.py"), "ln_1" in graph.texts[graph.inner[at]]) == (True, True)
+
+
+def test_the_script_hears_of_its_own_errors_as_ever(capfd: pytest.CaptureFixture[str]) -> None:
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
+            raise ValueError("of the script")
+
+    watch = GraphWatch()
+    watch.begin()
+    x = torch.ones(2, requires_grad=True)
+    loss = Fails.apply(x).sum()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match="of the script"):
+            loss.backward()
+    graph = watch.end()
+    assert graph is not None
+    assert "FailsBackward" in graph.names
+    assert not torch.is_anomaly_enabled()
+    assert capfd.readouterr() == ("", "")

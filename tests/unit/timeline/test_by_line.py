@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,7 +15,8 @@ from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.ingest import read_trace
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.run import GraphLines, Run
-from torch_bottleneck.timeline.gpu.by_line import NO_LINE, lines_of_activities
+from torch_bottleneck.reporters.rows.code import code_rows
+from torch_bottleneck.timeline.gpu.by_line import NO_LINE, asked_by
 from torch_bottleneck.timeline.lanes.program import Program, build_program
 from torch_bottleneck.timeline.steps.traced import find_steps
 from torch_bottleneck.timeline.trace.table import Trace
@@ -56,10 +59,11 @@ def test_the_fix_of_the_thread_is_first_and_promises_what_was_measured() -> None
 
 def test_nearly_all_of_forward_and_backward_has_a_line() -> None:
     trace, program, graph = recorded()
-    line, node = lines_of_activities(trace, program, graph)
-    known = line != NO_LINE
+    asked = asked_by(trace, program, graph)
+    known = asked.line != NO_LINE
     assert program.duration[known].sum() > 0.9 * program.duration.sum()
-    assert (known == (node != NO_LINE)).all()
+    assert (known == (asked.node != NO_LINE)).all()
+    assert (asked.inner == NO_LINE).all()
 
 
 @pytest.mark.parametrize(
@@ -73,10 +77,30 @@ def test_nodes_of_which_another_number_was_noted_have_no_line(change: Callable[[
     fewer = msgspec.structs.replace(
         graph, node=[graph.node[at] for at in kept], line=[graph.line[at] for at in kept]
     )
-    line, node = lines_of_activities(trace, program, fewer)
-    whole_line, whole_node = lines_of_activities(trace, program, graph)
+    found, whole = asked_by(trace, program, fewer), asked_by(trace, program, graph)
     index = graph.names.index("IndexBackward0")
-    mine = (whole_node == index) if change("IndexBackward0") else (whole_node != index)
-    assert (line[mine] == whole_line[mine]).all()
-    assert (line[~mine] == NO_LINE).all()
-    assert (node[~mine] == NO_LINE).all()
+    mine = (whole.node == index) if change("IndexBackward0") else (whole.node != index)
+    assert (found.line[mine] == whole.line[mine]).all()
+    assert (found.line[~mine] == NO_LINE).all()
+    assert (found.node[~mine] == NO_LINE).all()
+
+
+def test_below_a_line_of_the_users_stand_those_of_a_package_with_their_part(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(CASE.folder, folder)
+    run = msgspec.json.decode((folder / "run.json").read_bytes())
+    graph = run["graph"]
+    # As if the whole model were called at one line, and each of its own lines were a package's.
+    graph["sites"].append({"file": "train.py", "line": 7, "function": "main"})
+    graph["texts"].append("loss = model(x)")
+    graph["inner"] = graph["line"]
+    graph["line"] = [len(graph["sites"]) - 1] * len(graph["line"])
+    (folder / "run.json").write_bytes(msgspec.json.encode(run))
+    found = diagnose_paths([folder])
+    (whole,) = found.device_lines
+    assert (whole.name, whole.line) == ("loss = model(x)", 7)
+    assert [child.name for child in whole.children] == [node.name for node in diagnosis().device_lines]
+    assert sum(child.ms for child in whole.children) <= whole.ms * 1.001
+    assert whole.children[0].price_ms == pytest.approx(diagnosis().device_lines[0].price_ms)
+    rows = [row.name for row in code_rows(found)]
+    assert rows[:2] == ["loss = model(x)", "context = pooled[pillar]"]
