@@ -25,35 +25,22 @@ def beside_the_runner() -> Iterator[None]:
     sys.path.insert(0, str(FOLDER))
     yield
     sys.path.remove(str(FOLDER))
-    for name in (
-        "truth",
-        "truth_unseen",
-        "truth_unseen2",
-        "truth_unseen3",
-        "measure",
-        "score",
-        "explained",
-        "render",
-    ):
-        if name not in before:
-            sys.modules.pop(name, None)
+    for name in {path.stem for path in FOLDER.glob("*.py")} - before:
+        sys.modules.pop(name, None)
 
 
 def scripts() -> list[Path]:
-    return sorted(
-        path
-        for part in ("cpu", "gpu", "ranks", "unseen", "unseen2", "unseen3")
-        for path in (FOLDER / part).glob("*.py")
-    )
+    return sorted(FOLDER.glob("*/*.py"))
+
+
+def threads() -> list[Any]:
+    from run import SETS
+
+    return [thread for each in SETS.values() for thread in each]
 
 
 def test_the_table_names_lines_classes_and_fixes_that_exist() -> None:
-    from truth import THREADS
-    from truth_unseen import UNSEEN
-    from truth_unseen2 import UNSEEN2
-    from truth_unseen3 import UNSEEN3
-
-    tables = (*THREADS, *UNSEEN, *UNSEEN2, *UNSEEN3)
+    tables = threads()
     classes, fixes = {c.value for c in BottleneckClass}, {fix.id for fix in FIXES}
     assert len({t.id for t in tables}) == len(tables)
     for t in tables:
@@ -65,12 +52,7 @@ def test_the_table_names_lines_classes_and_fixes_that_exist() -> None:
 
 
 def test_every_script_has_one_switch_and_prints_its_step() -> None:
-    from truth import THREADS
-    from truth_unseen import UNSEEN
-    from truth_unseen2 import UNSEEN2
-    from truth_unseen3 import UNSEEN3
-
-    used = {t.path for t in (*THREADS, *UNSEEN, *UNSEEN2, *UNSEEN3)}
+    used = {t.path for t in threads()}
     for path in scripts():
         source = path.read_text()
         ast.parse(source)

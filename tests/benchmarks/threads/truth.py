@@ -96,6 +96,18 @@ THREADS = (
         ),
     ),
     Thread(
+        id="T05",
+        source="ultralytics#11195, pytorch#101850, #99625",
+        script="cpu/machine_sounds.py",
+        verdicts=(INPUT,),
+        fixes=("FX522",),
+        shorter={"STEPS": "200"},
+        at=(
+            "machine_sounds.py: loader = DataLoader(Sounds()",
+            "seeding.py: os.sched_setaffinity(0, {min(CORES)})",
+        ),
+    ),
+    Thread(
         id="T09",
         source="huggingface/lerobot#2549, #2895",
         script="cpu/robot_policy.py",
