@@ -207,14 +207,18 @@ def rows_of(x, index):  # in place of x[index]; negative numbers are refused
         title="Give no gradients to what is not updated",
         addresses=("BN315",),
         what_to_change="Parameters that no optimizer has still get gradients in each step. Turn that off for"
-        " them. The beginning of a model then needs no backward at all.",
-        when=seen("gradients.unused_share", ">", 0.0, "parameters have a gradient and no optimizer"),
+        " them. The beginning of a model then needs no backward at all. In the backward of a function of your"
+        " own, return None where ctx.needs_input_grad is False, and compute nothing for it.",
+        when=seen("gradients.wasted", "==", True, "gradients are computed that nobody uses"),
+        what_if=WhatIf.DROPPED_GONE,
         may_break="Nothing, where their gradients are not read: a norm over all gradients becomes smaller.",
-        basis="not predicted: it must be tried",
+        basis="the share of dropped gradients taken from the backward of these functions",
         code="""\
 # For the part that the optimizer does not have.
 for parameter in model.parameters():
-    parameter.requires_grad_(False)""",
+    parameter.requires_grad_(False)
+# In backward() of a function of your own:
+#     by_weight = given.t() @ x if ctx.needs_input_grad[1] else None""",
         undo="parameter.requires_grad_(True)",
         verify="The backward is shorter; the loss is the same.",
         can_try=True,

@@ -94,6 +94,7 @@ class WhatIf(str, Enum):
     FORWARD_STORED = "forward-stored"
     FORWARD_ONCE = "forward-once"
     INDEX_SUMS_GONE = "index-sums-gone"
+    DROPPED_GONE = "dropped-gone"
     PADDING_GONE = "padding-gone"
     # Of several ranks together.
     NO_LATE_RANK = "no-late-rank"

@@ -408,6 +408,9 @@ class GraphLines(_Record, frozen=True, kw_only=True):
     sites: list[SourceSite] = []
     texts: list[str] = []
     """The source, shortened."""
+    dropped: dict[str, float] = {}
+    """By name of a node, of the gradients that a function of a script's own computes: the share that autograd
+    drops, since no gradient is needed there. Only those that drop any."""
 
 
 class MaskFacts(_Record, frozen=True, kw_only=True):

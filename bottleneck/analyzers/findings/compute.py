@@ -5,6 +5,7 @@ In: facts. Out: findings BN301, BN306 and BN311; what limits the kernels is in k
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ...model.codes import WORK_PARTS, Part, WhatIf
@@ -274,35 +275,41 @@ class MemoryBoundKernels(Analyzer):
 
 
 class GradientsNobodyUses(Analyzer):
-    """Gradients are computed for parameters that no optimizer updates.
+    """Gradients are computed that nobody uses.
 
     What it means
         A part of the model is meant to stay as it is, and was left out of the optimizer. Its
-        parameters still need gradients, so that the backward computes them, in each step.
+        parameters still need gradients, so that the backward computes them, in each step. Or a
+        function with a backward of its own returns gradients for inputs that need none: autograd
+        drops them.
 
     How it is measured
         The parameters of the model that have a gradient at the end of a step, and that no optimizer
-        has.
+        has. On a GPU, what such functions return in one step, beside what the graph asks for.
 
     What it costs you
-        At most the backward; what share of it is not known from a trace. The figure is the share of
-        the parameters. A trial measures it.
+        For parameters, at most the backward; what share of it is not known from a trace. The figure
+        is the share of the parameters, and a trial measures it. For functions, the replay shortens
+        their backward by the share of the gradients that are dropped.
 
     What it is not
         Not layers that a gradient only passes through on its way to others: these have to stay.
 
     What to do
         parameter.requires_grad_(False) for what is not updated. Where that is the beginning of the
-        model, run it under torch.no_grad().
+        model, run it under torch.no_grad(). In a function of your own, look at
+        ctx.needs_input_grad, and return None where it is False.
 
     Source
-        PyTorch notes, "Autograd mechanics"; awslabs/fortuna issue 90, JDAI-CV/fast-reid issue 178.
+        PyTorch notes, "Autograd mechanics"; awslabs/fortuna issue 90, JDAI-CV/fast-reid issue 178,
+        NVIDIA/apex pull request 1517.
     """
 
     code = "BN315"
 
     def find(self, facts: Facts) -> Iterator[Finding]:
-        """Say how many, and how long the backward takes."""
+        """Say how many, and how long the backward takes; which functions return gradients for nobody."""
+        yield from self._dropped(facts)
         share = facts.number("gradients.unused_share") or 0.0
         backward_ms = facts.phases_ms.get("backward")
         if share < NEGLIGIBLE_SHARE or not backward_ms:
@@ -316,6 +323,28 @@ class GradientsNobodyUses(Analyzer):
             evidence=[Evidence(text=f"{percent(share)} of the parameters", source="optimizers and modules")],
             sites=facts.sites("backward"),
             not_this="Their price is not known from the trace: it is measured where it is tried.",
+        )
+
+    def _dropped(self, facts: Facts) -> Iterator[Finding]:
+        answer = facts.ask(WhatIf.DROPPED_GONE)
+        graph = facts.run.graph if facts.run is not None else None
+        if answer is None or graph is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
+            return
+        lines = Counter(
+            line
+            for node, line in zip(graph.node, graph.line, strict=True)
+            if line >= 0 and graph.names[node] in graph.dropped
+        )
+        told = ", ".join(
+            f"{name} ({percent(share)} of its gradients)" for name, share in sorted(graph.dropped.items())
+        )
+        yield self.finding(
+            facts,
+            f"Gradients that nobody needs are computed in {told}",
+            answer=answer,
+            evidence=[Evidence(text=f"dropped by autograd: {told}", source="the graph of one step")],
+            sites=[graph.sites[line] for line, _ in lines.most_common()],
+            not_this="Each gradient of such a function counts alike.",
         )
 
 

@@ -131,6 +131,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "memory.system_share": "float: system CPU time over step time (CPU runs)",
     # host
     "embedding.dense_share": "float: of the parameters, in large embedding tables with dense gradients",
+    "gradients.wasted": "bool: some are computed that no optimizer has, or that autograd drops",
     "gradients.unused_share": "float: of the parameters' elements: with a gradient, and in no optimizer",
     "ungraded.frozen": "bool: a model runs without gradients in every step and does not change",
     "ungraded.twin": "bool: what runs without gradients is built like a model that is trained",

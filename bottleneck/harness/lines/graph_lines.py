@@ -12,6 +12,7 @@ from __future__ import annotations
 import linecache
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -45,6 +46,9 @@ class GraphWatch:
         self._nodes: dict[int, tuple[str, _Line | None, _Line | None]] = {}
         """By sequence number: the node's name, the user's line, and that of a model's package below it."""
         self._known: dict[str, tuple[_Line, bool] | None] = {}
+        self._gradients: Counter[str] = Counter()
+        self._dropped: Counter[str] = Counter()
+        """By name of a node of a function that is written in Python."""
 
     def begin(self) -> bool:
         """Look at what is recorded from now on; False where nothing is looked at."""
@@ -68,6 +72,8 @@ class GraphWatch:
         self._on = self._ours = False
         nodes, self._nodes = self._nodes, {}
         self._known = {}
+        gradients, self._gradients = self._gradients, Counter()
+        dropped, self._dropped = self._dropped, Counter()
         if not nodes:
             return None
         names: dict[str, int] = {}
@@ -84,6 +90,7 @@ class GraphWatch:
             names=list(names),
             sites=[site for site, _ in lines],
             texts=[text for _, text in lines],
+            dropped={name: count / gradients[name] for name, count in dropped.items() if count},
         )
 
     def _make_engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -140,6 +147,20 @@ class GraphWatch:
                 continue
             self._nodes[number] = (node.name(), *self._lines(node.metadata.get("traceback_")))
             left += [after for after, _ in node.next_functions if after is not None]
+            if hasattr(node, "_forward_cls"):
+                self._replaced.hook(node.register_hook(self._count_dropped(node.name(), node.next_functions)))
+
+    def _count_dropped(self, name: str, edges: Any) -> Callable[[Any, Any], None]:
+        """Return a hook that counts what a function computes, and what of it autograd has no use for."""
+        needed = [after is not None for after, _ in edges]
+
+        def count(computed: Any, _given: Any) -> None:
+            for gradient, is_needed in zip(computed, needed, strict=False):
+                if gradient is not None:
+                    self._gradients[name] += 1
+                    self._dropped[name] += not is_needed
+
+        return count
 
     def _lines(self, stack: list[str] | None) -> tuple[_Line | None, _Line | None]:
         """Return the user's line, and the innermost of another package below it, if there is one."""

@@ -33,6 +33,14 @@ class Asked:
     line: NDArray[np.intp]
     inner: NDArray[np.intp]
     node: NDArray[np.intp]
+    backward: NDArray[np.bool_]
+    """A node of the backward asked for it."""
+
+    def dropped(self, graph: GraphLines) -> NDArray[np.float64] | None:
+        """Return the share of each activity that makes gradients nobody needs, (m,); None where none does."""
+        shares = np.array([graph.dropped.get(name, 0.0) for name in (*graph.names, "")])
+        found = np.where(self.backward, shares[self.node], 0.0)
+        return found if found.any() else None
 
 
 def asked_by(trace: Trace, program: Program, graph: GraphLines) -> Asked:
@@ -48,16 +56,18 @@ def asked_by(trace: Trace, program: Program, graph: GraphLines) -> Asked:
     made = {row: by_number[number] for number, row in recorders(trace).items()}
     recording = np.array(sorted(made), dtype=np.intp)
     of_recording = np.array([made[row] for row in recording.tolist()], dtype=np.intp)
+    backward = np.zeros(len(launched), dtype=bool)
     for rows, its in ((recording, of_recording), (nodes, place)):
         if len(rows):
             around = trace.ranges(rows).innermost(when, thread)
             found = np.where(around >= 0, its[around], found)
+            backward = around >= 0
 
     def of(places: Sequence[int]) -> NDArray[np.intp]:
         # One more entry, which NO_LINE as an index means.
         return np.array([*(places or [NO_LINE] * len(graph.node)), NO_LINE], dtype=np.intp)[found]
 
-    return Asked(of(graph.line), of(graph.inner), of(graph.node))
+    return Asked(of(graph.line), of(graph.inner), of(graph.node), backward)
 
 
 def _places_of_nodes(

@@ -37,7 +37,7 @@ from ..trace.dialect import Kind
 from ..trace.intervals import within
 from ..trace.table import Trace
 from ..views.step import step_view
-from .by_line import NO_LINE, asked_by
+from .by_line import NO_LINE, Asked, asked_by
 from .compute import compiled_work, slowest_backend, trace_compute
 from .context import gpu_context
 from .device_masks import DeviceWork
@@ -65,6 +65,8 @@ class GpuReader:
     calibration: Calibration
     work: DeviceWork
     known: Circumstances
+    asked: Asked | None = None
+    """What asked for the device's work; None where the graph was not noted."""
     kind: Literal["gpu"] = "gpu"
 
     @property
@@ -162,10 +164,9 @@ class GpuReader:
     def _by_line(self, priced: Priced) -> tuple[CodeNode, ...]:
         """Return the lines that the device works for, the longest first; none where no graph was noted."""
         program, true_ms = self.replay.program, self.facts.true_ms
-        graph = self.facts.run.graph if self.facts.run is not None else None
-        if graph is None:
+        graph, asked = self.facts.graph, self.asked
+        if graph is None or asked is None:
             return ()
-        asked = asked_by(self.trace, program, graph)
 
         def nodes(index: NDArray[np.intp], among: NDArray[np.bool_]) -> tuple[CodeNode, ...]:
             spent = np.bincount(index[among], weights=program.duration[among], minlength=len(graph.sites))
@@ -236,6 +237,7 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
     work = read_device_work(trace, program)
     if flavour == "unknown" and facts.updates_one_by_one(float(work.optimizer.sum()) / program.steps):
         flavour = "for-loop"
+    asked = asked_by(trace, program, facts.graph) if facts.graph is not None else None
     return GpuReader(
         trace=trace,
         steps=steps,
@@ -248,8 +250,10 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             host_scale=_host_scale(trace, program, baseline),
         ),
         work=work,
+        asked=asked,
         known=Circumstances(
             facts=facts,
+            dropped=asked.dropped(facts.graph) if asked is not None and facts.graph is not None else None,
             copy_bytes=np.where(
                 program.part == PARTS.index(Part.COPIES), trace.bytes[program.activity_row], -1
             ),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ...model.run import (
     CompileFacts,
+    GraphLines,
     LoaderFacts,
     LoopTime,
     OptimizerFacts,
@@ -93,6 +94,11 @@ class Facts:
     def cores(self) -> int | None:
         """Cores that loader workers may use."""
         return self.run.host.cores if self.run is not None else None
+
+    @property
+    def graph(self) -> GraphLines | None:
+        """The lines of the nodes of a step's graph."""
+        return self.run.graph if self.run is not None else None
 
     @property
     def first_cores(self) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -149,3 +150,29 @@ def test_the_script_hears_of_its_own_errors_as_ever(capfd: pytest.CaptureFixture
     assert "FailsBackward" in graph.names
     assert not torch.is_anomaly_enabled()
     assert capfd.readouterr() == ("", "")
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, weight = ctx.saved_tensors
+        return grad @ weight.t(), x.t() @ grad
+
+
+@pytest.mark.parametrize(("trained", "dropped"), [(False, {"ProductBackward": 0.5}), (True, {})])
+def test_gradients_that_autograd_drops_are_counted(trained: bool, dropped: dict[str, float]) -> None:
+    x = torch.randn(3, 4, requires_grad=True)
+    weight = torch.randn(4, 5, requires_grad=trained)
+    watch = GraphWatch()
+    watch.begin()
+    loss = Product.apply(Product.apply(x, weight) @ torch.randn(5, 4), weight).sum()
+    loss.backward()
+    graph = watch.end()
+    assert graph is not None
+    assert graph.dropped == dropped
+    assert x.grad is not None

@@ -104,3 +104,21 @@ def test_below_a_line_of_the_users_stand_those_of_a_package_with_their_part(tmp_
     assert whole.children[0].price_ms == pytest.approx(diagnosis().device_lines[0].price_ms)
     rows = [row.name for row in code_rows(found)]
     assert rows[:2] == ["loss = model(x)", "context = pooled[pillar]"]
+
+
+def test_a_gradient_that_nobody_needs_has_its_share_of_the_functions_backward_as_price(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(CASE.folder, folder)
+    run = msgspec.json.decode((folder / "run.json").read_bytes())
+    run["graph"]["dropped"] = {"IndexBackward0": 0.5}
+    (folder / "run.json").write_bytes(msgspec.json.encode(run))
+    found = {finding.code: finding for finding in diagnose_paths([folder]).findings}["BN315"]
+    trace, program, graph = recorded()
+    asked = asked_by(trace, program, graph)
+    mine = asked.backward & (asked.node == graph.names.index("IndexBackward0"))
+    halved_ms = program.duration[mine].sum() / 2 / program.steps / 1e6
+    assert found.cost_ms == pytest.approx(halved_ms, rel=0.05)
+    assert found.sites[0].line == 45
+    assert "50 % of its gradients" in found.title

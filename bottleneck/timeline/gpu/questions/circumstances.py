@@ -32,6 +32,8 @@ class Circumstances:
     """Compute capability, like "9.0"."""
     ungraded: NDArray[np.bool_] | None = None
     """Activities of the model that every step runs without gradients, (m,); None where none does."""
+    dropped: NDArray[np.float64] | None = None
+    """Of each activity, the share that computes gradients which nobody needs, (m,); None where none does."""
     searches: Edit | None = None
     """Takes away that convolutions time their algorithms; None where none does."""
     loop: LoopPrice | None = None

@@ -80,6 +80,13 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             "much of the batch is padding; of attention the square of what is left stays; some padding stays",
             bound=True,
         )
+    if known.dropped is not None:
+        yield Question(
+            WhatIf.DROPPED_GONE,
+            Edit(duration=1.0 - known.dropped),
+            "replay with the backward of these functions shorter by the share of their gradients that nobody "
+            "needs",
+        )
     if work.index_sums.any():
         yield Question(
             WhatIf.INDEX_SUMS_GONE,
