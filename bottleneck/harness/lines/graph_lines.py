@@ -9,6 +9,7 @@ there the host's samples tell the lines.
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import re
 import sys
@@ -124,14 +125,19 @@ class GraphWatch:
                 )
             return written[code, line]
 
-        def format_stack() -> list[str]:
+        def frames_of(frame: FrameType | None) -> list[str]:
             inner = ""
-            frame: FrameType | None = sys._getframe(1)
             while frame is not None and is_library(frame.f_code.co_filename):
                 if not inner and _is_of_package(frame.f_code.co_filename):
                     inner = text_of(frame)
                 frame = frame.f_back
             return [text for text in (text_of(frame) if frame is not None else "", inner) if text]
+
+        def format_stack() -> list[str]:
+            # An error here would be one of the script's forward.
+            with contextlib.suppress(Exception):
+                return frames_of(sys._getframe(1))
+            return []
 
         return format_stack
 
@@ -155,10 +161,11 @@ class GraphWatch:
         needed = [after is not None for after, _ in edges]
 
         def count(computed: Any, _given: Any) -> None:
-            for gradient, is_needed in zip(computed, needed, strict=False):
-                if gradient is not None:
-                    self._gradients[name] += 1
-                    self._dropped[name] += not is_needed
+            with contextlib.suppress(Exception):
+                for gradient, is_needed in zip(computed, needed, strict=False):
+                    if gradient is not None:
+                        self._gradients[name] += 1
+                        self._dropped[name] += not is_needed
 
         return count
 

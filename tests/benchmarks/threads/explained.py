@@ -181,6 +181,10 @@ EXPLAINED: dict[str, str] = {
         "Two causes of like size, both in the headline: the better known price leads. The loop and its line "
         "are the second suggestion."
     ),
+    "T05": (
+        "Verdict, line and fix are right. Two workers and the training share two cores, which may be halves of "
+        "one: with the cores of the start, each is slower than it was measured alone."
+    ),
     "Y02": (
         "The copies to the host are named as what they are in this program, extra work in the step, with "
         "their call, line and price. Nearly as much is told of transfer (at most 5.9 ms) and of sync."

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from torch_bottleneck.harness import torch_private
+from torch_bottleneck.harness.lines import graph_lines
 from torch_bottleneck.harness.lines.graph_lines import GraphWatch
 from torch_bottleneck.model.run import GraphLines
 
@@ -176,3 +177,15 @@ def test_gradients_that_autograd_drops_are_counted(trained: bool, dropped: dict[
     assert graph is not None
     assert graph.dropped == dropped
     assert x.grad is not None
+
+
+def test_an_error_of_ours_is_none_of_the_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_frame: object) -> int:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(graph_lines, "line_of", fails)
+    model, index = Table(), torch.tensor([0, 1])
+    graph = seen(model, index)
+    assert graph is not None
+    assert set(graph.line) == {-1}
+    assert all(parameter.grad is not None for parameter in model.parameters())
