@@ -182,7 +182,7 @@ EXPLAINED: dict[str, str] = {
         "are the second suggestion."
     ),
     "T05": (
-        "Verdict, line and fix are right. Two workers and the training share two cores, which may be halves of "
+        "Verdict, line and fix are right. Two workers and the training share two cores, maybe halves of "
         "one: with the cores of the start, each is slower than it was measured alone."
     ),
     "Y02": (
