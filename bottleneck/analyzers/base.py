@@ -125,7 +125,6 @@ class Facts:
         longer comes first. Of an update that takes longer than forward and backward, its own lines.
         """
         took = self.phases_ms
-        device = (node.site for node in self.timeline.device_lines)
         if took.get("optimizer", 0.0) > took.get("forward", 0.0) + took.get("backward", 0.0):
             return self.lines_of("update") or self.sites("optimizer")
         roles: tuple[Role, ...] = ("forward", "loss")
@@ -134,7 +133,8 @@ class Facts:
             roles = (*roles, "no-grad forward")
             phases.insert(took.get("evaluation", 0.0) <= took.get("forward", 0.0), "evaluation")
         sampled = (*self.lines_of(*roles), *(site for phase in phases for site in self.sites(phase)))
-        return tuple(dict.fromkeys((*(site for site in device if site is not None), *sampled)))
+        device = (node.site for node in self.timeline.device_lines if node.site is not None)
+        return tuple(dict.fromkeys((*device, *sampled)))
 
     def sampled_site(self, *parts: str) -> SourceSite | None:
         """Return the line that most samples of some parts of the loop fell on; None if they scatter."""

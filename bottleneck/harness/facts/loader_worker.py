@@ -18,11 +18,13 @@ from typing import Any, NamedTuple
 
 from ...clocks import perf_counter_ns
 from ...runs.environment import affinity
+from ..cores import waited_ns_in
 from ..lines.line_sampler import Line, LineSampler
 
 _RECORD = struct.Struct("<qqqqq")
 _BEGUN = struct.Struct("<qq")
 _GROWTH = 1.5
+_OWN = "/proc/thread-self/schedstat"
 
 
 class Batch(NamedTuple):
@@ -163,25 +165,16 @@ class WorkerLoop:
 
 
 class CoreWait:
-    """How long the thread that makes it has been able to run and had no core (proc(5), schedstat)."""
+    """How long the thread that asks has been able to run and had no core."""
 
     def __init__(self) -> None:
-        self._file = -1
-        with contextlib.suppress(OSError):
-            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        self._last = self._read()
+        self._last = waited_ns_in(_OWN)
 
     def since_last_ns(self) -> int:
         """Return the ns since the last call; negative where the system does not tell."""
-        now, last = self._read(), self._last
+        now, last = waited_ns_in(_OWN), self._last
         self._last = now
         return -1 if now is None or last is None else now - last
-
-    def _read(self) -> int | None:
-        try:
-            return int(os.pread(self._file, 128, 0).split()[1])
-        except (OSError, ValueError, IndexError):
-            return None
 
 
 def read_records(folder: Path) -> Iterator[tuple[int, list[Batch]]]:

@@ -15,7 +15,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...clocks import process_time_ns
-from .cores import read_small_file
+from ..cores import read_small_file
 from .nvml import REASONS, DeviceState
 
 if TYPE_CHECKING:

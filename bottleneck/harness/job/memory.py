@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...model.watch import MemoryGrowth
 from ...runs.environment import available_memory, cgroup_files
-from .cores import read_small_file
+from ..cores import read_small_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,10 +18,10 @@ from ...clocks import perf_counter_ns
 from ...model.run import SourceSite, Window
 from ...model.watch import RECORD_FILE, STEPS_FILE, JobRecord
 from ...runs.store import reason_of, write_atomically
+from ..cores import CoreShare, native_id_of
 from ..lines.frames import site_in, stack_of
 from .account import Account, Captured, Counted, Sample, Stretch, waited_in
 from .beside import Beside
-from .cores import CoreShare, native_id_of
 from .memory import MemoryWatch
 from .over_time import OverTime
 from .sampler import Sampler

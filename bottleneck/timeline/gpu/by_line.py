@@ -30,15 +30,16 @@ NO_LINE = -1
 class Asked:
     """What asked for each activity, (m,): indices into the lists of `GraphLines`, NO_LINE where not known."""
 
+    graph: GraphLines
     line: NDArray[np.intp]
     inner: NDArray[np.intp]
     node: NDArray[np.intp]
     backward: NDArray[np.bool_]
     """A node of the backward asked for it."""
 
-    def dropped(self, graph: GraphLines) -> NDArray[np.float64] | None:
+    def dropped(self) -> NDArray[np.float64] | None:
         """Return the share of each activity that makes gradients nobody needs, (m,); None where none does."""
-        shares = np.array([graph.dropped.get(name, 0.0) for name in (*graph.names, "")])
+        shares = np.array([self.graph.dropped.get(name, 0.0) for name in (*self.graph.names, "")])
         found = np.where(self.backward, shares[self.node], 0.0)
         return found if found.any() else None
 
@@ -67,7 +68,7 @@ def asked_by(trace: Trace, program: Program, graph: GraphLines) -> Asked:
         # One more entry, which NO_LINE as an index means.
         return np.array([*(places or [NO_LINE] * len(graph.node)), NO_LINE], dtype=np.intp)[found]
 
-    return Asked(of(graph.line), of(graph.inner), of(graph.node), backward)
+    return Asked(graph, of(graph.line), of(graph.inner), of(graph.node), backward)
 
 
 def _places_of_nodes(

@@ -50,8 +50,8 @@ from .spans import read_spans
 _IDLE = (Work.INPUT, Work.HOST, Work.COMPILE, Work.SEAM, Work.OPTIMIZER, Work.ASIDE)
 """Categories that labels identify; each has its own span."""
 _MOST_MISSING = 0.02
-_MOST_LINES = 5
 """Share of kernels without a launch from which the capture is doubted."""
+_MOST_LINES = 5
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,9 +164,10 @@ class GpuReader:
     def _by_line(self, priced: Priced) -> tuple[CodeNode, ...]:
         """Return the lines that the device works for, the longest first; none where no graph was noted."""
         program, true_ms = self.replay.program, self.facts.true_ms
-        graph, asked = self.facts.graph, self.asked
-        if graph is None or asked is None:
+        asked = self.asked
+        if asked is None:
             return ()
+        graph = asked.graph
 
         def nodes(index: NDArray[np.intp], among: NDArray[np.bool_]) -> tuple[CodeNode, ...]:
             spent = np.bincount(index[among], weights=program.duration[among], minlength=len(graph.sites))
@@ -253,7 +254,7 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
         asked=asked,
         known=Circumstances(
             facts=facts,
-            dropped=asked.dropped(facts.graph) if asked is not None and facts.graph is not None else None,
+            dropped=asked.dropped() if asked is not None else None,
             copy_bytes=np.where(
                 program.part == PARTS.index(Part.COPIES), trace.bytes[program.activity_row], -1
             ),

@@ -205,9 +205,8 @@ def supply_answers(
     """Answer what no replay can: the producers are other processes, or should be.
 
     `rest_ms` is the step when no batch is waited for, `cores` those that workers may use, `first_cores` those
-    with which the process began; the baseline's
-    processor time says what production and training share. What the training process itself does for a batch
-    stays, however many workers there are.
+    with which the process began; the baseline's processor time says what production and training share. What
+    the training process itself does for a batch stays, however many workers there are.
     """
     busy_ms = rest_ms + supply.own_ms
     found = (

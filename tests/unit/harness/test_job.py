@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 import torch
 
+from torch_bottleneck.harness import cores as cores_module
+from torch_bottleneck.harness.cores import CoreShare
 from torch_bottleneck.harness.job import beside as beside_module
-from torch_bottleneck.harness.job import cores as cores_module
 from torch_bottleneck.harness.job import memory as memory_module
 from torch_bottleneck.harness.job.account import Account, Counted, Evaluated, Sample, Stretch, waited_in
 from torch_bottleneck.harness.job.beside import Beside
-from torch_bottleneck.harness.job.cores import CoreShare
 from torch_bottleneck.harness.job.looks import APART, LOOKS, Grown, Looks
 from torch_bottleneck.harness.job.memory import MemoryWatch
 from torch_bottleneck.harness.job.nvml import DeviceState

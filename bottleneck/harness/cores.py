@@ -9,7 +9,7 @@ import os
 import threading
 from functools import lru_cache
 
-__all__ = ["CoreShare", "native_id_of", "read_small_file"]
+__all__ = ["CoreShare", "native_id_of", "read_small_file", "waited_ns_in"]
 
 _LEAST = 0.05
 """The waiting and the look at the clock are not read at the same moment."""
@@ -42,11 +42,18 @@ class CoreShare:
 def _waited_ns(thread: int) -> int | None:
     """Return how long a thread has been able to run and had no core, since it began (proc(5), schedstat)."""
     file = _schedstat(thread)
-    try:
-        return None if file is None else int(read_small_file(file).split()[1])
-    except (OSError, ValueError, IndexError):
+    found = None if file is None else waited_ns_in(file)
+    if found is None and file is not None:
         # The thread may have ended, and another one may have its identity.
         native_id_of.cache_clear()
+    return found
+
+
+def waited_ns_in(file: str) -> int | None:
+    """Return how long the thread of a `schedstat` had no core, in ns; None where it cannot be read."""
+    try:
+        return int(read_small_file(file).split()[1])
+    except (OSError, ValueError, IndexError):
         return None
 
 
