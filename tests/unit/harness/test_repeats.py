@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from torch_bottleneck.harness import torch_private
+from torch_bottleneck.harness.facts import repeats
 from torch_bottleneck.harness.facts.repeats import RepeatWatch
 from torch_bottleneck.harness.trials.patches import make_patches
 from torch_bottleneck.harness.trials.patches.base import Patch
@@ -22,6 +24,12 @@ from torch_bottleneck.model.verify import Wish
 def _nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever other tests of this process have compiled."""
     monkeypatch.setattr(torch_private, "dynamo_counter", lambda *_: 0)
+
+
+@pytest.fixture(autouse=True)
+def _time_goes_by_looks_at_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a call takes is how many calls are in it, on any machine."""
+    monkeypatch.setattr(repeats, "perf_counter_ns", itertools.count().__next__)
 
 
 class Two(nn.Module):
