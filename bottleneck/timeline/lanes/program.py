@@ -36,6 +36,7 @@ from .waits import (
     find_waits,
     limit_full_queue,
     previous_ends,
+    told_to_wait,
 )
 
 __all__ = [
@@ -354,7 +355,12 @@ def build_program(
     # A call that waits for its own copy issues it when it begins, any other when it returns.
     issue = np.where(wait[act_event] != NO_WAIT, start[act_event], call_end_a)
     depends, delay = find_dependencies(
-        a, issue, previous_end, latency, a.part == PARTS.index(Part.COMMUNICATION)
+        a,
+        issue,
+        previous_end,
+        latency,
+        a.part == PARTS.index(Part.COMMUNICATION),
+        told=told_to_wait(trace, a, lanes, call_end_a),
     )
     span = end - start
     before_call_end = np.concatenate([[low], np.maximum.accumulate(end)[:-1]])

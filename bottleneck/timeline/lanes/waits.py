@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from ..trace.dialect import COPY_CALL
+from ..trace.dialect import COPY_CALL, STREAM_WAIT, Kind
 from ..trace.intervals import before, latest
 from ..trace.table import Trace
 
@@ -68,25 +68,72 @@ class Calls:
     kind: NDArray[np.int8]
 
 
+def told_to_wait(
+    trace: Trace, a: Activities, lanes: tuple[tuple[int, int], ...], call_end: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return how much had been launched when the stream of each activity was told to wait for another one.
+
+    `lanes` are the device and stream of each lane, `call_end` when each activity was launched, in order.
+
+    Returns:
+        shape (n,): a count of activities, 0 where no cudaStreamWaitEvent lies between an activity and the one
+        before it on its stream, or the trace does not say.
+    """
+    told = np.zeros(len(a.row), dtype=np.int64)
+    rows = trace.rows(Kind.SYNC, named=STREAM_WAIT)
+    for lane, (device, stream) in enumerate(lanes):
+        waits = np.sort(trace.ts_ns[rows[(trace.device[rows] == device) & (trace.stream[rows] == stream)]])
+        on = np.flatnonzero(a.lane == lane)
+        count = before(waits, trace.ts_ns[a.call_row[on]])
+        new = count > np.concatenate([[0], count[:-1]])
+        told[on[new]] = before(call_end, waits[count[new] - 1])
+    return told
+
+
+def _last_told(a: Activities, told: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return what of the work before a told wait ended last on another lane, and before its stream went on.
+
+    Which event of which stream a wait is for, traces do not say (in torch 2.11 and 2.13 it is -1).
+
+    Returns:
+        shape (n,): an activity, or -1.
+    """
+    out = np.full(len(a.row), -1, dtype=np.int64)
+    waits = np.flatnonzero(told)
+    ended = np.full(len(waits), np.iinfo(np.int64).min)
+    for lane in np.unique(a.lane):
+        on = np.flatnonzero(a.lane == lane)
+        reach = np.maximum.accumulate(a.end[on])
+        at = np.minimum(before(on, told[waits]) - 1, latest(reach, a.start[waits]))
+        later = (at >= 0) & (a.lane[waits] != lane) & (reach[at] > ended)
+        out[waits[later]], ended[later] = on[at[later]], reach[at[later]]
+    return out
+
+
 def find_dependencies(
     a: Activities,
     call_end: NDArray[np.int64],
     previous_end: NDArray[np.int64],
     latency: float,
     collective: NDArray[np.bool_],
+    *,
+    told: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Find what an activity waited for on another lane, and what nothing explains.
 
-    The trace does not always say which event a stream waits for; the times do: an activity that was
-    launched, whose lane was free, and that still started only when an activity of another lane
-    ended (within 15 us), waited for it. A collective always waits for the stream that it is called on, and
-    starts up to half a millisecond after that: it waited for what ended last before it started.
+    Where the trace tells that a stream was to wait, that counts, also where the host came so late that
+    nothing was left to wait for. Beyond that the times do: an activity that was launched, whose lane was
+    free, and that still started only when an activity of another lane ended (within 15 us), waited for it. A
+    collective always waits for the stream that it is called on, and starts up to half a millisecond after
+    that: it waited for what ended last before it started.
     """
     n = len(a.row)
-    depends = np.full(n, -1, dtype=np.int64)
+    depends = _last_told(a, told)
     delay = np.zeros(n)
     ready = np.maximum(call_end + latency, previous_end)
+    ready = np.where(depends >= 0, np.maximum(ready, a.end[depends]), ready)
     late = a.start - ready
+    explained = np.zeros(n, dtype=bool)
     if len(np.unique(a.lane)) > 1:
         by_end = np.argsort(a.end, kind="stable")
         ends = a.end[by_end]
@@ -96,10 +143,10 @@ def find_dependencies(
             while j >= 0 and ends[j] >= since:
                 other = int(by_end[j])
                 if other < k and a.lane[other] != a.lane[k]:
-                    depends[k] = other
+                    depends[k], explained[k] = other, True
                     break
                 j -= 1
-    unexplained = (depends < 0) & (late > _UNEXPLAINED_NS)
+    unexplained = ~explained & (late > _UNEXPLAINED_NS)
     delay[unexplained] = late[unexplained]
     return depends, delay
 

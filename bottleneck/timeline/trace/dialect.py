@@ -69,6 +69,8 @@ MISNAMED = (
 
 PROFILER_STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 WAIT_CALL = re.compile(r"(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize")
+STREAM_WAIT = re.compile(r"^Stream Wait Event$")
+"""A stream is told to wait for another one; told beside the host's call, which does not name the stream."""
 COPY_CALL = re.compile(r"^(cuda|hip|cu)Memcpy")
 GRAPH_LAUNCH = re.compile(r"^(cuda|hip|cu)GraphLaunch")
 ALLOCATOR_CALL = re.compile(

@@ -20,6 +20,13 @@ from truth import Thread
 
 STEP = re.compile(r"([0-9.]+) ms per step")
 TIMEOUT_S = 240
+_ALWAYS = {
+    "OMP_WAIT_POLICY": "passive",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    # A graph that a run before left on the disk views its outputs with sizes of no meaning, in torch 2.11
+    # and 2.13: "shape '[139997288520186, ...]' is invalid", with nothing attached (text_embedder.py).
+    "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
+}
 LAUNCHER = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
@@ -94,7 +101,7 @@ def _run(
     allowed: tuple[int, ...] = (0,),
 ) -> str:
     prefix = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
-    whole = {"OMP_WAIT_POLICY": "passive", **os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment}
+    whole = {**_ALWAYS, **os.environ, **environment}
     with subprocess.Popen(
         [*prefix, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=whole, cwd=cwd,
         start_new_session=True,

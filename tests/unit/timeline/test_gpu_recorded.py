@@ -6,9 +6,10 @@ from functools import cache
 
 import pytest
 from recorded.cases import CASES, Case
+from recorded.diagnosed import as_measured
 
 from torch_bottleneck.ingest import read_trace
-from torch_bottleneck.model.codes import Part, WhatIf
+from torch_bottleneck.model.codes import WORK_PARTS, Part, WhatIf
 from torch_bottleneck.model.run import BatchFacts, LoaderFacts, OptimizerFacts, Run
 from torch_bottleneck.timeline.gpu import reading as gpu_reading
 from torch_bottleneck.timeline.result import Timeline
@@ -18,6 +19,8 @@ from .readings import read
 
 BARE = {name: case for name, case in CASES.items() if case.true_step_ms and "H200" in case.facts["device"]}
 FIXED = sorted(name for name, case in BARE.items() if case.facts.get("fixed_step_ms"))
+ON_GPU = sorted(name for name, case in CASES.items() if "NVIDIA" in case.facts.get("device", ""))
+OF_THE_HOST = (WhatIf.SYNCS_GONE, WhatIf.DISPATCH_FREE, WhatIf.INPUT_READY, WhatIf.ALLOCATOR_FREE)
 
 
 @cache
@@ -39,6 +42,14 @@ def test_the_budget_adds_up_to_the_true_step(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(BARE))
 def test_the_replay_reproduces_the_profiled_window(name: str) -> None:
     assert reading(name).replay_error < 0.04
+
+
+@pytest.mark.parametrize("name", ON_GPU)
+def test_a_step_without_what_only_the_host_does_is_no_shorter_than_what_the_device_works(name: str) -> None:
+    found = as_measured(CASES[name])
+    works_ms = sum(line.ms for line in found.budget if line.part in WORK_PARTS)
+    predicted = {answer.question: answer.step_ms for answer in found.what_ifs}
+    assert all(predicted.get(question, works_ms) >= 0.999 * works_ms for question in OF_THE_HOST)
 
 
 @pytest.mark.parametrize("name", FIXED)

@@ -118,6 +118,36 @@ def test_a_kernel_that_waits_for_another_stream_depends_on_it() -> None:
     assert list(program.depends) == [-1, 0]
 
 
+def _told(writer: TraceWriter, at: float, stream: int) -> None:
+    writer.row("cudaStreamWaitEvent", "cuda_runtime", at, 2, correlation=900 + int(at))
+    writer.row("Stream Wait Event", "cuda_sync", at + 1, 1, str(stream), stream=stream, device=0)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])
+def test_a_stream_that_is_told_to_wait_does_so_also_where_the_host_comes_later(told: bool) -> None:
+    writer = TraceWriter()
+    writer.launch(0, 5, start=10, length=100)
+    writer.launch(6, 5, start=15, length=900, stream=30)
+    if told:
+        _told(writer, 200, stream=20)
+    writer.launch(210, 5, start=220, length=100, stream=20)
+    writer.launch(220, 5, start=320, length=100, stream=20)
+    program = program_of(writer, [0, 1000])
+    # Not for the stream that was still at work when it went on.
+    assert list(program.depends) == [-1, -1, 0 if told else -1, -1]
+    sooner = Replay(program).run(Edit(work={Work.DISPATCH: 0.0}))
+    at = int(np.flatnonzero(program.lane == program.lane[2])[0])
+    assert (sooner.start[at] >= sooner.end[0]) == told
+
+
+def test_what_was_launched_after_a_stream_was_told_to_wait_is_not_waited_for() -> None:
+    writer = TraceWriter()
+    _told(writer, 2, stream=20)
+    writer.launch(10, 5, start=20, length=100)
+    writer.launch(200, 5, start=210, length=100, stream=20)
+    assert list(program_of(writer, [0, 400]).depends) == [-1, -1]
+
+
 @pytest.mark.parametrize(("name", "depends"), [("ncclDevKernel_AllGather_RING_LL", 0), ("gemm", -1)])
 def test_a_collective_starts_a_while_after_what_it_waited_for(name: str, depends: int) -> None:
     writer = TraceWriter()
