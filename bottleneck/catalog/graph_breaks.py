@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..model.codes import WhatIf
 from ..model.fix import Arithmetic, Fix, Risk
-from .build import compile_with, docs, given, if_known, recipe, seen
+from .build import compile_with, docs, given, recipe, seen
 
 _TROUBLE = docs(
     "user_guide/torch_compiler/torch.compiler_troubleshooting.html", "torch.compile troubleshooting"
@@ -27,7 +27,7 @@ FIXES: tuple[Fix, ...] = (
         " between them. Keep values on the device, print and log outside the model, and use tensor"
         " operations where control flow depends on data. TORCH_LOGS=graph_breaks prints every break with"
         " its line.",
-        unless=(if_known("compile.break_kinds"),),
+        when=(given("compile.break_kinds", "contains", "other", "no other entry is for these breaks"),),
         what_if=WhatIf.SEAMS_GONE,
         basis=_SEAMS,
         code="""\

@@ -19,7 +19,7 @@ class BreakRow(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     """Dynamo's words, first line."""
     kind: str = ""
-    """"item", "print", "branch", "disabled" or "unsupported": decides the rewrite."""
+    """"item", "print", "branch", "disabled", "unsupported" (a call) or "other": decides the rewrite."""
     site: SourceSite | None = None
     hint: str = ""
     """Dynamo's own explanation and hint."""

@@ -22,6 +22,8 @@ _BREAK_KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("branch", ("data-dependent", "branch", "jump", "generic_jump", "dynamic control flow")),
     ("disabled", ("disable", "graph_break()", "skip function")),
+    # Dynamo's own advice for C extensions, and for operators without a fake implementation.
+    ("unsupported", ("custom operator", "fake tensor")),
 )
 
 _TENSOR_SIZE = re.compile(
@@ -56,7 +58,7 @@ def break_kind(broken: GraphBreak) -> str:
         for kind, words in _BREAK_KINDS:
             if any(word in text for word in words):
                 return kind
-    return "unsupported"
+    return "other"
 
 
 def skip_cause(reason: str) -> str:

@@ -78,7 +78,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "compile.used": "bool",
     "compile.mode": "str",
     "compile.breaks": "int",
-    "compile.break_kinds": 'list[str]: among "item", "print", "branch", "unsupported", "disabled"',
+    "compile.break_kinds": 'list[str]: among "item", "print", "branch", "unsupported", "disabled", "other"',
     "compile.recompiles": "int: recompilations in steady state",
     "compile.cudagraph_skips": "int",
     "compile.dynamic_sizes": "bool: a recompile names a size that changed",

@@ -48,7 +48,14 @@ SITE = SourceSite(file="model.py", line=7, function="forward")
         ("Data-dependent branching", "", "branch"),
         ("generic_jump TensorVariable()", "", "branch"),
         ("Skip calling `torch.compiler.disable()`d function", "", "disabled"),
-        ("call_function BuiltinVariable(id)", "", "unsupported"),
+        (
+            "Attempted to call function marked as skipped",
+            "a third-party C/C++ Python extension: wrap it into a PyTorch-understood custom operator",
+            "unsupported",
+        ),
+        ("call_function BuiltinVariable(id)", "", "other"),
+        ("Encountered tensor.is_inference() during tracing", "This graph break is fundamental", "other"),
+        ("Unsupported context manager", "Dynamo does not know how to enter a `lock`", "other"),
     ],
 )
 def test_the_kind_of_a_break_is_told_from_dynamo_s_words(reason: str, hint: str, kind: str) -> None:
