@@ -459,6 +459,33 @@ for images, labels in loader:  # images are uint8 here
         sources=(recipe("intermediate/pinmem_nonblock.html", "A guide on pin_memory() and non_blocking"),),
     ),
     Fix(
+        id="FX523",
+        title="Keep on the device what does not change",
+        addresses=("BN702", "BN701"),
+        what_to_change="What is copied here stays on the host as it is, and is copied again: several passes over"
+        " one rollout, a dataset that is one tensor, a mask. Copy all of it once and take each batch from that"
+        " on the device.",
+        when=(ON_GPU, *seen("copies.kept_share", ">", 0.0, "copies are made of memory that does not change")),
+        unless=(given("copies.kept_fits", "==", False, "the device has no room for it"),),
+        what_if=WhatIf.COPIES_KEPT,
+        what_if_bound=True,
+        basis="no copy of what stays as it is",
+        may_break="It takes memory of the device for as long as it is used.",
+        code="""\
+import torch
+
+samples = [torch.randn(512, 64), torch.randn(512, 1)]
+samples = [column.to(device) for column in samples]  # once
+for rows in torch.randperm(512, device=device).split(128):
+    inputs, targets = (column[rows] for column in samples)""",
+        undo="Copy each batch again.",
+        verify="No copy to the device at that line.",
+        can_try=True,
+        sources=(
+            source("https://github.com/ray-project/ray/pull/17371", "Ray RLlib: load the rollout once"),
+        ),
+    ),
+    Fix(
         id="FX510",
         title="Make fewer, larger operations",
         general="unpriced",

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch.autograd import profiler as autograd_profiler
+from torch.multiprocessing import reductions
 from torch.optim import optimizer
 from torch.utils.data import dataloader
 
@@ -664,3 +665,21 @@ def set_allocator_settings(text: str) -> bool:
                 return False
             return True
     return False
+
+
+class WeakStorage:
+    """The memory of a tensor, which it does not keep alive."""
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        """Refer to it."""
+        self._reference = reductions.StorageWeakRef(storage)
+
+    @property
+    def key(self) -> int:
+        """What no other storage has as long as this object lives."""
+        return int(self._reference.cdata)
+
+    def now(self) -> torch.UntypedStorage | None:
+        """Return it, or None once it is gone."""
+        found: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(self._reference.cdata)
+        return found

@@ -65,6 +65,7 @@ class WhatIf(str, Enum):
     ALLOCATOR_FREE = "allocator-free"
     COPIES_ASYNC = "copies-async"
     COPIES_GONE = "copies-gone"
+    COPIES_KEPT = "copies-kept"
     ONE_LAUNCH = "one-launch"
     DISPATCH_FREE = "dispatch-free"
     COMPILED = "compiled"
@@ -219,6 +220,7 @@ WHAT_IFS: dict[WhatIf, WhatIfEntry] = dict.fromkeys(WhatIf, WhatIfEntry()) | {
     WhatIf.SYNCS_GONE: WhatIfEntry(by_fix=True),
     WhatIf.ALLOCATOR_FREE: WhatIfEntry(by_fix=True),
     WhatIf.COPIES_ASYNC: WhatIfEntry(by_fix=True),
+    WhatIf.COPIES_KEPT: WhatIfEntry(by_fix=True),
     WhatIf.SEAMS_GONE: WhatIfEntry(by_fix=True),
     WhatIf.ONE_LAUNCH: WhatIfEntry(by_fix=True, changes="launches", holds_less=True),
     WhatIf.COMPILED: WhatIfEntry(by_fix=True, changes="launches", holds_less=True),

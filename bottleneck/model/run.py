@@ -354,6 +354,8 @@ class Run(_Record, frozen=True, kw_only=True):
     repeats: RepeatFacts | None = None
     graph: GraphLines | None = None
     """None: there is no device, or it was not looked at."""
+    copied: CopyFacts | None = None
+    """None: there is no device, or nothing was copied to it by `.to()` or `.cuda()`."""
     artefacts: dict[str, Artefact] = {}
     """Keys: trace, memory, compile, loader, and one per failed piece of the capture."""
     overhead: Overhead = Overhead()
@@ -411,6 +413,23 @@ class GraphLines(_Record, frozen=True, kw_only=True):
     dropped: dict[str, float] = {}
     """By name of a node, of the gradients that a function of a script's own computes: the share that autograd
     drops, since no gradient is needed there. Only those that drop any."""
+
+
+class CopyFacts(_Record, frozen=True, kw_only=True):
+    """Copies to the device by `.to()` and `.cuda()`, over the steps in which they were labelled."""
+
+    calls: int
+    bytes: int
+    kept_calls: int = 0
+    """Of these, those from memory that two steps later was still there and as it had been."""
+    kept_bytes: int = 0
+    """What those copied."""
+    kept_sizes: list[int] = []
+    """The sizes in bytes of the latter, where no other copy had that size."""
+    held_bytes: int = 0
+    """All memory that they read from, with what of it they did not read."""
+    sites: list[SiteTime] = []
+    """The user's lines of `kept_calls`, the most frequent first."""
 
 
 class MaskFacts(_Record, frozen=True, kw_only=True):

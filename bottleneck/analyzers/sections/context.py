@@ -189,6 +189,17 @@ def _allocator(run: Run) -> dict[str, JsonValue]:
     return out
 
 
+def _copied(run: Run, known: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    copied = run.copied
+    if copied is None:
+        return {}
+    out: dict[str, JsonValue] = {"copies.kept_share": copied.kept_bytes / copied.bytes}
+    free, total = known.get("allocator.headroom_share"), known.get("device.total_bytes")
+    if isinstance(free, float) and isinstance(total, int):
+        out["copies.kept_fits"] = copied.held_bytes <= free * total
+    return out
+
+
 def build_context(
     *,
     timeline: Timeline,
@@ -225,6 +236,7 @@ def build_context(
             out["attention.idle_masks"] = run.masks.idle / run.masks.masked
         if run.repeats is not None:
             out["forward.repeated_share"] = run.repeats.share
+        out |= _copied(run, out)
         trace = run.artefacts.get("trace")
         if run.profiles_itself and trace is not None and trace.status == "absent":
             out["profiler.always"] = True

@@ -45,6 +45,8 @@ CONTEXT_KEYS: dict[str, str] = {
     "batch.padding_share": "float: padded elements over all elements of a typical batch",
     # copies and synchronisations
     "copies.pageable_blocking": "bool: host-to-device copies from pageable memory block the host",
+    "copies.kept_share": "float: of the bytes copied by .to() and .cuda(), those that stay on the host",
+    "copies.kept_fits": "bool: all memory that these are read from fits on the device beside the rest",
     "copies.h2d_ms": "float: host-to-device copy time per step",
     "sync.per_step": "float: synchronising calls per step (CPU runs: aten::_local_scalar_dense)",
     "sync.item_per_step": "float",

@@ -363,8 +363,8 @@ def _scaler_and_optimizer(scaler: Any, args: Args, kwargs: Kwargs) -> tuple[Any,
     return scaler, args[0] if args else kwargs.get("optimizer")
 
 
-def _moves(tensor: Any, args: Args, kwargs: Kwargs) -> bool | None:
-    return True if tensor.device.type == "cpu" and goes_to_device(args, kwargs) else None
+def _moves(tensor: Any, args: Args, kwargs: Kwargs) -> Any:
+    return tensor if tensor.device.type == "cpu" and goes_to_device(args, kwargs) else None
 
 
 def goes_to_device(args: Args, kwargs: Kwargs) -> bool:

@@ -55,6 +55,16 @@ class FactWriter:
         self._learned.write_settings(self._store)
         self._own_cost.submodules = self._learned.submodules
 
+    def write_copied(self, step: int) -> None:
+        """Record what is known of the copies to the device, if any were looked at; they no longer are."""
+
+        def write() -> None:
+            copied = self._learned.copied.facts(step)
+            if copied is not None:
+                self._store.update(copied=copied)
+
+        self.guarded("facts", write)
+
     def probe(
         self,
         tracker: Tracker,

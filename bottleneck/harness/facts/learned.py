@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..events.copied import CopiedBook
 from ..lines.loop_lines import LoopLines
 from ..lines.sites import SiteBook
 from .devices import read_devices, read_host
@@ -35,6 +36,7 @@ class Learned:
         self.sites = SiteBook()
         self.lines = LoopLines(clock)
         self.optimizers = OptimizerBook()
+        self.copied = CopiedBook()
         self.roots: set[type] = set()
         """Classes of modules that the program itself calls."""
         self.submodules = 0

@@ -44,6 +44,7 @@ from ..facts.memory_notes import NoteBook
 from ..facts.out_of_memory import ARTEFACT as FAILURE_ARTEFACT
 from ..facts.out_of_memory import FailureWatch
 from ..facts.own_cost import OwnCost
+from ..lines.sites import user_site
 from ..windows.capture import Capture
 from ..windows.meeting import gather
 from ..windows.observer import StepObserver, harmless
@@ -121,7 +122,7 @@ class Agent(StepObserver[LoaderWatch]):
             OPTIMIZER: self._look_at_update,
             SCALER: lambda scaler: self._learned.grad_scaler(scaler[0]),
             ZERO_GRAD: self._learned.zero_grad,
-            COPY: lambda _: self._learned.sites.note("h2d"),
+            COPY: self._look_at_copy,
         }
         """What is learned from events while each is taken at once."""
 
@@ -191,6 +192,10 @@ class Agent(StepObserver[LoaderWatch]):
         stacks = self.capture.stacks.sampler
         if stacks is not None:
             stacks.note(event.phase)
+
+    def _look_at_copy(self, tensor: Any) -> None:
+        self._learned.sites.note("h2d")
+        self._learned.copied.note(tensor, self._tracker.steps, user_site())
 
     @harmless
     def ended(self, event: Event, subject: Any, result: Any) -> None:
@@ -339,6 +344,7 @@ class Agent(StepObserver[LoaderWatch]):
             self._hooks.label_copies()
         else:
             self._hooks.unlabel_copies()
+            self._facts.write_copied(self._tracker.steps)
         self._timing_last = stage in ("stacks", "after")
         if stage == "done":
             self._all_captured()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from functools import cache
 
+import msgspec
 import pytest
 from recorded.cases import CASES, Case
 from recorded.diagnosed import as_measured
 
 from torch_bottleneck.ingest import read_trace
 from torch_bottleneck.model.codes import WORK_PARTS, Part, WhatIf
-from torch_bottleneck.model.run import BatchFacts, LoaderFacts, OptimizerFacts, Run
+from torch_bottleneck.model.run import BatchFacts, CopyFacts, LoaderFacts, OptimizerFacts, Run
 from torch_bottleneck.timeline.gpu import reading as gpu_reading
 from torch_bottleneck.timeline.result import Timeline
 from torch_bottleneck.timeline.steps.traced import find_steps
+from torch_bottleneck.timeline.trace.dialect import Kind
 
 from .readings import read
 
@@ -124,3 +126,23 @@ def test_full_precision_math_is_told_from_tensor_cores() -> None:
     assert reading("fp32-h200").context["kernels.matmul_fp32_share"] > 0.8
     assert reading("sync-layers-h200").context["kernels.matmul_fp32_share"] < 0.02
     assert reading("sync-layers-h200").context["kernels.bf16_share"] > 0.3
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["all stays", "none does"])
+def test_copies_of_what_stays_are_gone_with_their_waits_and_no_others(kept: bool) -> None:
+    case: Case = CASES["example-transfer-bound"]
+    trace = read_trace(case.traces[0])
+    sizes = {int(size) for size in trace.bytes[trace.rows(Kind.MEMCPY)] if size > 0}
+    recorded = msgspec.json.decode((case.folder / "run.json").read_bytes(), type=Run)
+    run = msgspec.structs.replace(
+        recorded, copied=CopyFacts(calls=1, bytes=1, kept_sizes=sorted(sizes) if kept else [])
+    )
+    true_ms = float(case.facts["measured_slow_ms"])
+    answers = read(trace, find_steps(trace), true_ms=true_ms, run=run).what_ifs
+    if kept:
+        assert answers[WhatIf.COPIES_KEPT].step_ms == pytest.approx(
+            answers[WhatIf.COPIES_GONE].step_ms, rel=0.05
+        )
+        assert answers[WhatIf.COPIES_KEPT].bound
+    else:
+        assert WhatIf.COPIES_KEPT not in answers

@@ -1,18 +1,20 @@
-"""Patches of host-to-device copies: pinned memory and non_blocking.
+"""Patches of host-to-device copies: pinned memory, non_blocking, and none of what stays as it is.
 
-In: `Tensor.to` and `Tensor.cuda` of CPU tensors. Out: the same copies, not waited for. A tensor
-that is copied again and again (a list of prepared batches) is pinned once, as one would by hand.
+In: `Tensor.to` and `Tensor.cuda` of CPU tensors. Out: the same copies, not waited for, or not made. A
+tensor that is copied again and again (a list of prepared batches) is pinned once, as one would by hand.
 """
 
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ....model.fix import Beside
 from ....model.verify import Applied
+from ...events.copied import OUTLIVED, Source
 from ...events.hooks import goes_to_device
 from .base import NotSwitchable, Patch, Program, plural
 from .loaders import Pinned
@@ -50,13 +52,16 @@ class AsyncCopies(Patch):
                 return original(tensor, *args, **kwargs)
             if not self._training or isinstance(tensor, torch.nn.Parameter) or tensor.is_sparse:
                 return original(tensor, *args, **kwargs)
-            source = self._source(tensor)
-            if source is None:
-                return original(tensor, *args, **kwargs)
-            self.acted_here(non_blocking=True)
-            return original(source, *_without_blocking(args, kwargs), **kwargs)
+            return self._copied(original, tensor, args, kwargs)
 
         return copy
+
+    def _copied(self, original: Any, tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        source = self._source(tensor)
+        if source is None:
+            return original(tensor, *args, **kwargs)
+        self.acted_here(non_blocking=True)
+        return original(source, *_without_blocking(args, kwargs), **kwargs)
 
     def _source(self, tensor: Any) -> Any:
         """Return the pinned tensor to copy from, or None to leave this copy alone."""
@@ -71,6 +76,8 @@ class AsyncCopies(Patch):
         return super().check()
 
     def evidence(self) -> str:
+        if self.says is not None:
+            return super().evidence()
         return f"non_blocking on {plural(self.count, 'copy').replace('copys', 'copies')}"
 
 
@@ -163,6 +170,101 @@ class PinnedCopies(AsyncCopies):
         if self._pins:
             told.append(f"{plural(self._pins, 'tensor')} pinned before the copy")
         return "; ".join(told)
+
+
+@dataclass(slots=True)
+class _Held:
+    """Memory that was copied from, and all of it on the device once it has proved to stay."""
+
+    source: Source
+    """The stretch that was copied first."""
+    passes: int
+    version: int
+    twin: torch.Tensor | None = None
+    """Bytes of the whole storage, on the device."""
+    twin_version: int = 0
+
+
+class KeptOnDevice(AsyncCopies):
+    """Memory that stays as it is on the host is copied whole, once; each batch is taken from that.
+
+    It stays if the second backward later it is there, and the same. What the script then changes on the
+    device in place is copied again as it was.
+    """
+
+    fix = "FX523"
+    for_ranks = False
+    settles = 4
+    says = ("{} taken from memory that is on the device", "batch")
+    nothing_to_do = "nothing was copied to the device from memory that stays as it is"
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._held: dict[int, _Held] = {}
+
+    def install(self) -> None:
+        super().install()
+        self._held.clear()
+        self._bytes = self._passes = 0
+        self.replaced.put(torch.autograd, "backward", self._make_backward)
+
+    def uninstall(self) -> None:
+        super().uninstall()
+        self._held.clear()
+
+    def _make_backward(self, original: Any) -> Any:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            self._passes += 1
+            return original(*args, **kwargs)
+
+        return backward
+
+    def _copied(self, original: Any, tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        source = None if tensor.is_inference() else Source.of(tensor)
+        twin = None if source is None else self._twin(original, tensor, source, args, kwargs)
+        if source is None or twin is None:
+            return original(tensor, *args, **kwargs)
+        self.acted_here()
+        # As bytes: an offset counts elements, which may begin anywhere.
+        stretch = twin[source.offset : source.offset + source.length]
+        batch = stretch.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
+        return original(batch, *args, **kwargs)
+
+    def _twin(
+        self, original: Any, tensor: Any, source: Source, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> torch.Tensor | None:
+        key = source.memory.key
+        held = self._held.get(key)
+        if held is None or held.version != tensor._version or not held.source.stays():
+            gone = [each for each, known in self._held.items() if known.source.memory.now() is None]
+            for each in {key, *gone}:
+                self._let_go(each)
+            self._held[key] = _Held(source, self._passes, tensor._version)
+            return None
+        if held.twin is not None and held.twin._version != held.twin_version:
+            self.passed("the script changes on the device what it has copied")
+            return None
+        if held.twin is None and self._passes - held.passes >= OUTLIVED:
+            storage = source.memory.now()
+            if storage is None or self._bytes + storage.nbytes() > _room():
+                self.passed("the device has no room for all of the memory that is copied from")
+                return None
+            whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+            held.twin = original(whole, original(tensor, *args, **kwargs).device)
+            held.twin_version = held.twin._version
+            self._bytes += storage.nbytes()
+        return held.twin
+
+    def _let_go(self, key: int) -> None:
+        before = self._held.pop(key, None)
+        if before is not None and before.twin is not None:
+            self._bytes -= before.twin.nbytes
+
+
+def _room() -> int:
+    """Return how much may be kept on the device."""
+    free: int = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 2 * KEPT_BYTES
+    return min(KEPT_BYTES, free // 2)
 
 
 def _without_blocking(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

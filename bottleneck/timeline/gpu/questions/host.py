@@ -57,6 +57,33 @@ def copy_questions(program: Program, known: Circumstances) -> Iterator[Question]
             "replay with every copy overlapped or avoided",
             bound=True,
         )
+    kept = _kept(program, known)
+    if kept is not None:
+        yield Question(
+            WhatIf.COPIES_KEPT,
+            kept,
+            "replay without the copies of memory that stays as it is on the host",
+            bound=True,
+        )
+
+
+def _kept(program: Program, known: Circumstances) -> Edit | None:
+    """Return the edit without the copies of what stays as it is on the host; None without such copies."""
+    copied = known.facts.run.copied if known.facts.run is not None else None
+    if copied is None or known.copy_bytes is None:
+        return None
+    mine = (program.part == PARTS.index(Part.COPIES)) & np.isin(known.copy_bytes, copied.kept_sizes)
+    if not mine.any():
+        return None
+    waits = program.kind == EventKind.COPY
+    gone = np.zeros(len(waits), dtype=bool)
+    gone[program.event[mine]] = True
+    # Tensor.to() of pageable memory copies, then synchronises.
+    gone[1:] |= gone[:-1] & (np.diff(program.first_activity)[1:] == 0)
+    gone &= waits
+    work = np.zeros_like(program.work)
+    work[gone, Work.COPY] = program.work[gone, Work.COPY]
+    return Edit(gone=work, drop_at=gone, duration=np.where(mine, 0.0, 1.0))
 
 
 def search_questions(known: Circumstances) -> Iterator[Question]:
