@@ -467,8 +467,8 @@ for images, labels in loader:  # images are uint8 here
         " on the device.",
         when=(ON_GPU, *seen("copies.kept_share", ">", 0.0, "copies are made of memory that does not change")),
         unless=(given("copies.kept_fits", "==", False, "the device has no room for it"),),
-        what_if=WhatIf.COPIES_KEPT,
-        what_if_bound=True,
+        what_if=WhatIf.COPIES_GONE,
+        narrower=WhatIf.COPIES_KEPT,
         basis="no copy of what stays as it is",
         may_break="It takes memory of the device for as long as it is used.",
         code="""\

@@ -421,7 +421,8 @@ class CopyFacts(_Record, frozen=True, kw_only=True):
     calls: int
     bytes: int
     kept_calls: int = 0
-    """Of these, those from memory that two steps later was still there and as it had been."""
+    """Of these, those from memory from which several steps copied, and which two steps later was still there
+    and as it had been."""
     kept_bytes: int = 0
     """What those copied."""
     kept_sizes: list[int] = []

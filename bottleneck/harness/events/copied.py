@@ -1,14 +1,14 @@
 """Which memory of the host is copied to the device and stays as it is: copied once, it could live there.
 
 In: tensors that are copied while copies are labelled. Out: `CopyFacts` for run.json. What a loader makes for
-one step is gone with that step, or overwritten by the next; a rollout that is passed over several times, a
-dataset that is one tensor, a constant mask stay.
+one step is gone with that step, or overwritten by the next. A rollout that is passed over several times, a
+dataset that is one tensor, a constant mask stay, and several steps copy from them.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Final
 
@@ -95,8 +95,13 @@ class CopiedBook:
         self._copies = []
         if not judged:
             return None
-        held = {id(copy): copy.source.stays() for copy in judged}
-        kept = [copy for copy in judged if held[id(copy)]]
+        steps: defaultdict[int, set[int]] = defaultdict(set)
+        for copy in judged:
+            steps[copy.source.memory.key].add(copy.step)
+        # What a script collects, step by step, it may never copy again.
+        again = [copy for copy in judged if len(steps[copy.source.memory.key]) > 1]
+        held = dict.fromkeys(map(id, judged), 0) | {id(copy): copy.source.stays() for copy in again}
+        kept = [copy for copy in again if held[id(copy)]]
         lines = Counter(copy.site for copy in kept if copy.site is not None)
         return CopyFacts(
             calls=len(judged),

@@ -197,4 +197,20 @@ EXPLAINED: dict[str, str] = {
         "The line is named, by what the device does for it: 31 ms, LinearWithCastBackward. That a gradient "
         "is computed inside a function of the script's own, and then dropped, nothing sees."
     ),
+    "Y08": (
+        "The line and the class are right. What no entry named was taken for a call to wrap; dynamo says of "
+        "this one that it cannot be traced at all. Mended since: FX401."
+    ),
+    "Y09": (
+        "Without the workers the training's own thread is faster than it was beside them, which the replay "
+        "cannot know."
+    ),
+    "Y10": (
+        "No entry at the time. Mended since (FX523): second suggestion, 5.4 of 9.6 ms promised, tried 1.71 "
+        "times faster; 1.80 by hand."
+    ),
+    "Y12": (
+        "A convolution on 16 streams: the replay let them overlap where no wait had been seen. Mended since: "
+        "the trace tells the waits."
+    ),
 }

@@ -49,6 +49,17 @@ def test_batches_that_are_made_for_a_step_are_not_kept_though_the_last_one_is_st
     assert (facts.calls, facts.kept_calls, facts.held_bytes) == (STEPS - OUTLIVED + 1, 0, 0)
 
 
+def test_batches_that_a_script_collects_are_not_kept_for_it_may_never_copy_them_again() -> None:
+    all_of_them: list[torch.Tensor] = []
+
+    def batch(_step: int) -> torch.Tensor:
+        all_of_them.append(torch.rand(100))
+        return all_of_them[-1]
+
+    assert copied(batch).kept_calls == 0
+    assert copied(lambda step: all_of_them[step % 2]).kept_calls == STEPS - OUTLIVED + 1
+
+
 @pytest.mark.parametrize("by_numpy", [True, False], ids=["numpy", "torch"])
 def test_a_buffer_that_is_filled_anew_for_each_step_is_not_kept(by_numpy: bool) -> None:
     array = np.zeros(1000, dtype=np.float32)

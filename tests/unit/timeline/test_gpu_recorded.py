@@ -143,6 +143,6 @@ def test_copies_of_what_stays_are_gone_with_their_waits_and_no_others(kept: bool
         assert answers[WhatIf.COPIES_KEPT].step_ms == pytest.approx(
             answers[WhatIf.COPIES_GONE].step_ms, rel=0.05
         )
-        assert answers[WhatIf.COPIES_KEPT].bound
+        assert not answers[WhatIf.COPIES_KEPT].bound
     else:
         assert WhatIf.COPIES_KEPT not in answers

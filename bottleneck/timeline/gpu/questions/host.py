@@ -63,7 +63,6 @@ def copy_questions(program: Program, known: Circumstances) -> Iterator[Question]
             WhatIf.COPIES_KEPT,
             kept,
             "replay without the copies of memory that stays as it is on the host",
-            bound=True,
         )
 
 
