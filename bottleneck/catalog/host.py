@@ -470,7 +470,7 @@ for images, labels in loader:  # images are uint8 here
         what_if=WhatIf.COPIES_GONE,
         narrower=WhatIf.COPIES_KEPT,
         basis="no copy of what stays as it is",
-        may_break="It takes memory of the device for as long as it is used.",
+        may_break="It takes memory of the device. What is changed in place there stays changed.",
         code="""\
 import torch
 

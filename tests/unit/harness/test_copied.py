@@ -172,6 +172,22 @@ def test_what_the_script_changes_on_the_device_is_copied_as_before(monkeypatch: 
     assert len(turn.copied) == 8 + 1
 
 
+def test_a_change_of_one_batch_leaves_a_backward_alone_that_has_saved_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turn, rollout = Turn(monkeypatch), torch.rand(8, 5)
+    turn.run(lambda step: rollout[step])
+    turn.patch.switch_on(PROGRAM)
+    weight = torch.ones(5, requires_grad=True, device="meta")
+    for step in range(6):
+        batch, other = rollout[step].to("meta"), rollout[step + 1].to("meta")
+        loss = (weight * batch).sum()
+        other.add_(1)
+        loss.backward()
+    turn.patch.switch_off()
+    assert turn.patch.found().count == 2
+
+
 def test_where_there_is_no_room_it_is_copied_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     turn, rollout = Turn(monkeypatch), torch.rand(8, 5)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (100, 10**9))

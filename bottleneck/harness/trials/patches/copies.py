@@ -7,7 +7,7 @@ tensor that is copied again and again (a list of prepared batches) is pinned onc
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -182,7 +182,10 @@ class _Held:
     version: int
     twin: torch.Tensor | None = None
     """Bytes of the whole storage, on the device."""
-    twin_version: int = 0
+    given: list[torch.Tensor] = field(default_factory=list)
+    """What was taken from them since the last look; each has a version of its own."""
+    changed: bool = False
+    """The script has changed what it was given, and with it the twin."""
 
 
 class KeptOnDevice(AsyncCopies):
@@ -221,18 +224,20 @@ class KeptOnDevice(AsyncCopies):
 
     def _copied(self, original: Any, tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         source = None if tensor.is_inference() else Source.of(tensor)
-        twin = None if source is None else self._twin(original, tensor, source, args, kwargs)
-        if source is None or twin is None:
+        held = None if source is None else self._with_twin(original, tensor, source, args, kwargs)
+        if source is None or held is None or held.twin is None:
             return original(tensor, *args, **kwargs)
         self.acted_here()
         # As bytes: an offset counts elements, which may begin anywhere.
-        stretch = twin[source.offset : source.offset + source.length]
-        batch = stretch.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
+        stretch = held.twin[source.offset : source.offset + source.length]
+        # A view would share its version with all others, of which a backward may have saved some.
+        batch = stretch.view(tensor.dtype).as_strided(tensor.shape, tensor.stride()).data
+        held.given.append(batch)
         return original(batch, *args, **kwargs)
 
-    def _twin(
+    def _with_twin(
         self, original: Any, tensor: Any, source: Source, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> torch.Tensor | None:
+    ) -> _Held | None:
         key = source.memory.key
         held = self._held.get(key)
         if held is None or held.version != tensor._version or not held.source.stays():
@@ -241,7 +246,9 @@ class KeptOnDevice(AsyncCopies):
                 self._let_go(each)
             self._held[key] = _Held(source, self._passes, tensor._version)
             return None
-        if held.twin is not None and held.twin._version != held.twin_version:
+        held.changed = held.changed or any(batch._version for batch in held.given)
+        held.given.clear()
+        if held.changed:
             self.passed("the script changes on the device what it has copied")
             return None
         if held.twin is None and self._passes - held.passes >= OUTLIVED:
@@ -251,9 +258,8 @@ class KeptOnDevice(AsyncCopies):
                 return None
             whole = torch.empty(0, dtype=torch.uint8).set_(storage)
             held.twin = original(whole, original(tensor, *args, **kwargs).device)
-            held.twin_version = held.twin._version
             self._bytes += storage.nbytes()
-        return held.twin
+        return held
 
     def _let_go(self, key: int) -> None:
         before = self._held.pop(key, None)
