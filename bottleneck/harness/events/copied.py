@@ -8,6 +8,7 @@ dataset that is one tensor, a constant mask stay, and several steps copy from th
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Final
@@ -41,6 +42,9 @@ class Source:
     length: int
     """Bytes, between the first and the last element."""
     look: bytes
+    tensor: weakref.ref[torch.Tensor]
+    version: int
+    """Of the tensor; -1 for one that has none."""
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Source | None:
@@ -56,12 +60,21 @@ class Source:
             return None
         steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         length = (steps + 1) * tensor.element_size()
-        return cls(torch_private.WeakStorage(storage), address - begin, length, _look_at(address, length))
+        return cls(
+            torch_private.WeakStorage(storage),
+            address - begin,
+            length,
+            _look_at(address, length),
+            weakref.ref(tensor),
+            -1 if tensor.is_inference() else tensor._version,
+        )
 
     def stays(self) -> int:
         """Return the bytes of the whole storage, or 0 if it is gone or this stretch has changed."""
-        storage = self.memory.now()
+        storage, tensor = self.memory.now(), self.tensor()
         if storage is None or storage.nbytes() < self.offset + self.length:
+            return 0
+        if tensor is not None and self.version not in (-1, tensor._version):
             return 0
         same = _look_at(storage.data_ptr() + self.offset, self.length) == self.look
         return storage.nbytes() if same else 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torch_bottleneck.harness.events.copied import OUTLIVED, CopiedBook, Source
-from torch_bottleneck.harness.trials.patches import make_patches
+from torch_bottleneck.harness.trials.patches import copies, make_patches
 from torch_bottleneck.harness.trials.patches.base import Program
 from torch_bottleneck.model.run import CopyFacts, SourceSite
 from torch_bottleneck.model.verify import Wish
@@ -70,6 +70,16 @@ def test_a_buffer_that_is_filled_anew_for_each_step_is_not_kept(by_numpy: bool) 
             array[:] = step
         else:
             buffer.fill_(step)
+        return buffer
+
+    assert copied(batch).kept_calls == 0
+
+
+def test_a_buffer_that_torch_has_written_is_not_kept_though_it_looks_the_same() -> None:
+    buffer = torch.zeros(1000)
+
+    def batch(step: int) -> torch.Tensor:
+        buffer[5 + step] = 1.0
         return buffer
 
     assert copied(batch).kept_calls == 0
@@ -195,12 +205,25 @@ def test_where_there_is_no_room_it_is_copied_as_before(monkeypatch: pytest.Monke
     assert turn.patch.found().reason == "the device has no room for all of the memory that is copied from"
 
 
-def test_the_values_are_those_of_the_batch() -> None:
-    """On the CPU alone: what is taken from the bytes of the whole is the batch."""
-    rollout = torch.rand(6, 4, 3, dtype=torch.float64)
-    for batch in (rollout[2], rollout[1:5:2].transpose(0, 2), rollout[3, :, 1], rollout[5].flatten()[7:]):
-        source = Source.of(batch)
-        assert source is not None
-        whole = torch.empty(0, dtype=torch.uint8).set_(rollout.untyped_storage()).clone()
-        stretch = whole[source.offset : source.offset + source.length]
-        assert torch.equal(stretch.view(batch.dtype).as_strided(batch.shape, batch.stride()), batch)
+@pytest.mark.parametrize("kind", [torch.float64, torch.uint8])
+def test_the_values_are_those_of_the_batch(kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copied to the CPU, which for this test is another device."""
+    turn = Turn(monkeypatch)
+    monkeypatch.setattr(copies, "goes_to_device", lambda *_: True)
+    base = torch.rand(6, 4, 3).mul(200).to(kind)
+    views = [
+        base[2],
+        base[1:5:2].transpose(0, 2),
+        base[3, :, 1],
+        base[5].flatten()[7:],
+        base[0, 0].expand(5, 3),
+    ]
+    weight = torch.ones(1, requires_grad=True)
+    turn.patch.switch_on(PROGRAM)
+    for _ in range(OUTLIVED):
+        base.to("cpu")
+        weight.sum().backward()
+    got = [(view, view.to("cpu")) for view in views]
+    turn.patch.switch_off()
+    assert turn.patch.found().count == len(views)
+    assert all(torch.equal(view, taken) and view.data_ptr() == taken.data_ptr() for view, taken in got)

@@ -178,14 +178,26 @@ class _Held:
 
     source: Source
     """The stretch that was copied first."""
-    passes: int
     version: int
+    since: int
+    """Backward passes that were over by then..."""
+    looked: int
+    """... and when it was last looked at."""
     twin: torch.Tensor | None = None
     """Bytes of the whole storage, on the device."""
     given: list[torch.Tensor] = field(default_factory=list)
     """What was taken from them since the last look; each has a version of its own."""
     changed: bool = False
     """The script has changed what it was given, and with it the twin."""
+
+    def is_of(self, tensor: torch.Tensor, passes: int) -> bool:
+        """Return whether it still is this tensor's memory, and as it was; looked at once in each pass."""
+        if self.version != tensor._version or self.source.memory.now() is None:
+            return False
+        if self.looked != passes and not self.source.stays():
+            return False
+        self.looked = passes
+        return True
 
 
 class KeptOnDevice(AsyncCopies):
@@ -198,7 +210,7 @@ class KeptOnDevice(AsyncCopies):
     fix = "FX523"
     for_ranks = False
     settles = 4
-    says = ("{} taken from memory that is on the device", "batch")
+    says = ("{} taken from memory that is on the device", "tensor")
     nothing_to_do = "nothing was copied to the device from memory that stays as it is"
 
     def __init__(self, *args: Any) -> None:
@@ -223,43 +235,53 @@ class KeptOnDevice(AsyncCopies):
         return backward
 
     def _copied(self, original: Any, tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        source = None if tensor.is_inference() else Source.of(tensor)
-        held = None if source is None else self._with_twin(original, tensor, source, args, kwargs)
-        if source is None or held is None or held.twin is None:
+        held = self._held_of(tensor)
+        if held is not None and held.twin is None:
+            self._copy_whole(held, original, tensor, args, kwargs)
+        if held is None or held.twin is None:
             return original(tensor, *args, **kwargs)
         self.acted_here()
-        # As bytes: an offset counts elements, which may begin anywhere.
-        stretch = held.twin[source.offset : source.offset + source.length]
+        count = held.twin.numel() // tensor.element_size()
+        elements = held.twin[: count * tensor.element_size()].view(tensor.dtype)
         # A view would share its version with all others, of which a backward may have saved some.
-        batch = stretch.view(tensor.dtype).as_strided(tensor.shape, tensor.stride()).data
+        batch = elements.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).data
         held.given.append(batch)
         return original(batch, *args, **kwargs)
 
-    def _with_twin(
-        self, original: Any, tensor: Any, source: Source, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> _Held | None:
-        key = source.memory.key
-        held = self._held.get(key)
-        if held is None or held.version != tensor._version or not held.source.stays():
+    def _held_of(self, tensor: torch.Tensor) -> _Held | None:
+        """Return what is known of a tensor's memory, once it has proved to stay."""
+        if tensor.is_inference() or tensor.layout is not torch.strided:
+            return None
+        try:
+            address = tensor.untyped_storage().data_ptr()
+        except RuntimeError:  # fake tensors, and those inside vmap
+            return None
+        held = self._held.get(address)
+        if held is None or not held.is_of(tensor, self._passes):
             gone = [each for each, known in self._held.items() if known.source.memory.now() is None]
-            for each in {key, *gone}:
+            for each in {address, *gone}:
                 self._let_go(each)
-            self._held[key] = _Held(source, self._passes, tensor._version)
+            source = Source.of(tensor)
+            if source is not None:
+                self._held[address] = _Held(source, tensor._version, self._passes, self._passes)
             return None
         held.changed = held.changed or any(batch._version for batch in held.given)
         held.given.clear()
         if held.changed:
             self.passed("the script changes on the device what it has copied")
             return None
-        if held.twin is None and self._passes - held.passes >= OUTLIVED:
-            storage = source.memory.now()
-            if storage is None or self._bytes + storage.nbytes() > _room():
-                self.passed("the device has no room for all of the memory that is copied from")
-                return None
-            whole = torch.empty(0, dtype=torch.uint8).set_(storage)
-            held.twin = original(whole, original(tensor, *args, **kwargs).device)
-            self._bytes += storage.nbytes()
-        return held
+        return held if self._passes - held.since >= OUTLIVED else None
+
+    def _copy_whole(
+        self, held: _Held, original: Any, tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        storage = tensor.untyped_storage()
+        if self._bytes + storage.nbytes() > _room():
+            self.passed("the device has no room for all of the memory that is copied from")
+            return
+        device = original(tensor, *args, **kwargs).device
+        held.twin = original(torch.empty(0, dtype=torch.uint8).set_(storage), device)
+        self._bytes += storage.nbytes()
 
     def _let_go(self, key: int) -> None:
         before = self._held.pop(key, None)
