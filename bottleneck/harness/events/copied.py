@@ -111,17 +111,23 @@ class CopiedBook:
         steps: defaultdict[int, set[int]] = defaultdict(set)
         for copy in judged:
             steps[copy.source.memory.key].add(copy.step)
-        # What a script collects, step by step, it may never copy again.
-        again = [copy for copy in judged if len(steps[copy.source.memory.key]) > 1]
-        held = dict.fromkeys(map(id, judged), 0) | {id(copy): copy.source.stays() for copy in again}
-        kept = [copy for copy in again if held[id(copy)]]
+        kept: list[_Copy] = []
+        others: list[_Copy] = []
+        held: dict[int, int] = {}
+        for copy in judged:
+            key = copy.source.memory.key
+            # What a script collects, step by step, it may never copy again.
+            size = copy.source.stays() if len(steps[key]) > 1 else 0
+            (kept if size else others).append(copy)
+            if size:
+                held[key] = size
         lines = Counter(copy.site for copy in kept if copy.site is not None)
         return CopyFacts(
             calls=len(judged),
             bytes=sum(copy.bytes for copy in judged),
             kept_calls=len(kept),
             kept_bytes=sum(copy.bytes for copy in kept),
-            kept_sizes=sorted({copy.bytes for copy in judged} - {c.bytes for c in judged if not held[id(c)]}),
-            held_bytes=sum({copy.source.memory.key: held[id(copy)] for copy in kept}.values()),
+            kept_sizes=sorted({copy.bytes for copy in kept} - {copy.bytes for copy in others}),
+            held_bytes=sum(held.values()),
             sites=[SiteTime(site=site, phase="h2d", count=count) for site, count in lines.most_common()],
         )

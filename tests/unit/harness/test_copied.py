@@ -198,6 +198,14 @@ def test_a_change_of_one_batch_leaves_a_backward_alone_that_has_saved_another(
     assert turn.patch.found().count == 2
 
 
+def test_a_tensor_that_needs_a_gradient_is_copied_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn, rollout = Turn(monkeypatch), torch.rand(8, 5)
+    trained = rollout[7].requires_grad_()
+    got = turn.run(lambda step: trained if step == 6 else rollout.detach()[step])
+    assert [each.requires_grad for each in got] == [step == 6 for step in range(8)]
+    assert turn.patch.found().count > 0
+
+
 def test_where_there_is_no_room_it_is_copied_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     turn, rollout = Turn(monkeypatch), torch.rand(8, 5)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (100, 10**9))

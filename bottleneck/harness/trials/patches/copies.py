@@ -76,8 +76,6 @@ class AsyncCopies(Patch):
         return super().check()
 
     def evidence(self) -> str:
-        if self.says is not None:
-            return super().evidence()
         return f"non_blocking on {plural(self.count, 'copy').replace('copys', 'copies')}"
 
 
@@ -178,7 +176,6 @@ class _Held:
 
     source: Source
     """The stretch that was copied first."""
-    version: int
     since: int
     """Backward passes that were over by then..."""
     looked: int
@@ -192,7 +189,7 @@ class _Held:
 
     def is_of(self, tensor: torch.Tensor, passes: int) -> bool:
         """Return whether it still is this tensor's memory, and as it was; looked at once in each pass."""
-        if self.version != tensor._version or self.source.memory.now() is None:
+        if self.source.version != tensor._version or self.source.memory.now() is None:
             return False
         if self.looked != passes and not self.source.stays():
             return False
@@ -210,7 +207,6 @@ class KeptOnDevice(AsyncCopies):
     fix = "FX523"
     for_ranks = False
     settles = 4
-    says = ("{} taken from memory that is on the device", "tensor")
     nothing_to_do = "nothing was copied to the device from memory that stays as it is"
 
     def __init__(self, *args: Any) -> None:
@@ -250,7 +246,8 @@ class KeptOnDevice(AsyncCopies):
 
     def _held_of(self, tensor: torch.Tensor) -> _Held | None:
         """Return what is known of a tensor's memory, once it has proved to stay."""
-        if tensor.is_inference() or tensor.layout is not torch.strided:
+        # A batch of the twin would take part in no backward.
+        if tensor.requires_grad or tensor.is_inference() or tensor.layout is not torch.strided:
             return None
         try:
             address = tensor.untyped_storage().data_ptr()
@@ -263,7 +260,7 @@ class KeptOnDevice(AsyncCopies):
                 self._let_go(each)
             source = Source.of(tensor)
             if source is not None:
-                self._held[address] = _Held(source, tensor._version, self._passes, self._passes)
+                self._held[address] = _Held(source, self._passes, self._passes)
             return None
         held.changed = held.changed or any(batch._version for batch in held.given)
         held.given.clear()
@@ -282,6 +279,9 @@ class KeptOnDevice(AsyncCopies):
         device = original(tensor, *args, **kwargs).device
         held.twin = original(torch.empty(0, dtype=torch.uint8).set_(storage), device)
         self._bytes += storage.nbytes()
+
+    def evidence(self) -> str:
+        return f"{plural(self.count, 'tensor')} taken from memory that is on the device"
 
     def _let_go(self, key: int) -> None:
         before = self._held.pop(key, None)
