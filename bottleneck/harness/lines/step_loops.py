@@ -145,7 +145,7 @@ def _read_loop(loop: _Loop) -> _Found:
     reader = _Reader()
     for statement in loop.body:
         reader.statement(statement)
-    carried = bool(reader.read_first & reader.assigned)
+    carried = reader.carries()
     target = {name for name, _ in _names(loop.target)} if not isinstance(loop, ast.While) else set()
     layers = carried and any(_calls(node, target) for node in _inside(loop.body))
     return _Found(loop.lineno, loop.end_lineno or loop.lineno, carried=carried, layers=layers)
@@ -214,9 +214,28 @@ class _Reader:
     """Reads the body of a loop in the order in which it runs."""
 
     def __init__(self) -> None:
-        self.assigned: set[str] = set()
-        self.read_first: set[str] = set()
-        """Read before anything in this round assigned it."""
+        self._from: dict[str, set[str]] = {}
+        """Of each name that the round assigns: the names that its value was made from, as they were
+        before the round."""
+        self._sure: set[str] = set()
+        """What each round assigns, whichever branches it takes."""
+        self._branches = 0
+
+    def carries(self) -> bool:
+        """Whether a round needs what the one before made: a name's value was made from its last one.
+
+        The next batch, fetched before this one's backward, is read a round later, too, but is made from none.
+        """
+        return any(name in self._reached(name) for name in self._from)
+
+    def _reached(self, name: str) -> set[str]:
+        found: set[str] = set()
+        left = [name]
+        while left:
+            new = self._from.get(left.pop(), set()) - found
+            found |= new
+            left += new
+        return found
 
     def statement(self, node: ast.stmt) -> None:
         """Take in one statement and those inside it."""
@@ -224,29 +243,39 @@ class _Reader:
             return
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             added = _added(node)
-            for part in [node.value] if added is None else added:
-                self._expression(part)
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                self._expression(target)
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            self._take([node.value] if added is None else added, targets)
             return
         if isinstance(node, ast.AugAssign):
-            # `total += x` alone is a sum, which needs no loop; where the round also reads the total, it does.
-            self._expression(node.value)
-            if not isinstance(node.target, (ast.Name, ast.Attribute)):
-                self._expression(node.target)
-            else:
-                self.assigned |= {name for name, stored in _names(node.target) if stored}
+            # `total += x` alone is a sum, which needs no loop; where x is made from the total, it does.
+            self._take([node.value], [node.target])
             return
+        if isinstance(node, (ast.For, ast.AsyncFor)):
+            self._take([node.iter], [node.target])
+        branches = not isinstance(node, (ast.With, ast.AsyncWith))
+        self._branches += branches
         for _, value in ast.iter_fields(node):
             for item in value if isinstance(value, list) else [value]:
                 if isinstance(item, ast.stmt):
                     self.statement(item)
                 elif isinstance(item, ast.AST):
-                    self._expression(item)
+                    self._take([item])
+        self._branches -= branches
 
-    def _expression(self, node: ast.AST | None) -> None:
-        if node is None:
-            return
-        found = list(_names(node))
-        self.read_first |= {name for name, stored in found if not stored} - self.assigned
-        self.assigned |= {name for name, stored in found if stored}
+    def _take(self, values: Iterable[ast.AST | None], targets: Iterable[ast.AST] = ()) -> None:
+        """Take in what a value is made from, for the names that the targets, or itself, store.
+
+        A name that is assigned in two places has what both are made from: which one runs is not known.
+        """
+        parts = [value for value in values if value is not None]
+        read = {name for part in parts for name, stored in _names(part) if not stored}
+        made_from = {source for name in read for source in self._sources(name)}
+        for part in (*parts, *targets):
+            for name, stored in _names(part):
+                if stored:
+                    self._from[name] = self._from.get(name, set()) | made_from
+                    if not self._branches:
+                        self._sure.add(name)
+
+    def _sources(self, name: str) -> set[str]:
+        return self._from.get(name, set()) | (set() if name in self._sure else {name})

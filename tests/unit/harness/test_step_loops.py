@@ -203,3 +203,45 @@ def test_a_sum_is_one_however_it_is_written(line, carried):
     )
     found = _loops(_chain((name, line)), update=(name, "optimizer.step"))
     assert found == [(_line(name, "for item in"), carried)]
+
+
+@pytest.mark.parametrize(
+    ("body", "carried"),
+    [
+        ("loss_of(item, x); x = next(batches)", False),
+        ("row = table[at]; at += 1; loss_of(row)", False),
+        ("state = start if first else cell(item, state)", True),
+        ("with autocast(): state = cell(item, state)", True),
+        ("hidden = cell(item, state); state = norm(hidden)", True),
+        ("loss_of(state := cell(item, state))", True),
+    ],
+    ids=["fetched ahead", "counted", "begun anew", "in a context", "by another name", "in an expression"],
+)
+def test_a_round_needs_the_one_before_where_a_value_is_made_from_its_last(body, carried):
+    name = _source(
+        f"round-{abs(hash(body))}.py",
+        f"""\
+        for batch in loader:
+            for item in batch:
+                {body}
+            optimizer.step()
+        """,
+    )
+    found = _loops(_chain((name, body)), update=(name, "optimizer.step"))
+    assert found == [(_line(name, "for item in"), carried)]
+
+
+def test_a_value_that_only_some_rounds_begin_anew_is_carried():
+    name = _source(
+        "reset.py",
+        """\
+        for batch in loader:
+            for item in batch:
+                if item.first:
+                    state = start(item)
+                state = cell(item, state)
+            optimizer.step()
+        """,
+    )
+    found = _loops(_chain((name, "state = cell")), update=(name, "optimizer.step"))
+    assert found == [(_line(name, "for item in"), True)]
