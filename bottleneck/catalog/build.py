@@ -53,15 +53,21 @@ def source(url: str, title: str, claim: str = "") -> Source:
     return Source(title=title, url=url, claim=claim)
 
 
-def arguments(line: str) -> str:
-    """Return code for the Trainer of Hugging Face: one argument of it."""
-    return f"""\
+def in_trainer(library: str, code: str) -> tuple[Condition, str]:
+    """Make the code where the trainer of a library owns the loop."""
+    return given("loop.owner", "==", library, f"the loop is that of {library}"), code
+
+
+def arguments(line: str) -> tuple[Condition, str]:
+    """Make the code for the Trainer of Hugging Face: one argument of it."""
+    code = f"""\
 from transformers import TrainingArguments
 
 arguments = TrainingArguments(
     output_dir="out",
     {line},
 )"""
+    return in_trainer("transformers", code)
 
 
 def compile_with(keyword: str, *, drop: tuple[str, ...] = ()) -> KeywordEdit:

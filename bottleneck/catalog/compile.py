@@ -238,7 +238,7 @@ import torch
 if os.environ.get("COMPILE", "1") == "1":
     torch._dynamo.config.suppress_errors = True  # what fails runs eagerly
     model = torch.compile(model)""",
-        in_trainer={"transformers": arguments("torch_compile=True")},
+        other_code=(arguments("torch_compile=True"),),
         undo="Run with COMPILE=0.",
         verify="Operators and launches per step fall; no graph breaks or recompilations appear.",
         can_try=True,

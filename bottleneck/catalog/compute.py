@@ -367,7 +367,7 @@ import torch
 
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)""",
         fills={"optim.AdamW": "optim.{optimizer.of_torch}"},
-        in_trainer={"transformers": arguments('optim="adamw_torch_fused"')},
+        other_code=(arguments('optim="adamw_torch_fused"'),),
         undo="Remove fused=True.",
         verify="The optimizer's launches per step fall to a few.",
         can_try=True,

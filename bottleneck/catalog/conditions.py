@@ -85,7 +85,8 @@ def filled_options(options: Mapping[str, Option], context: Mapping[str, JsonValu
 
 def filled_code(fix: Fix, context: Mapping[str, JsonValue]) -> str:
     """Return the code of a fix with this run's figures, those of its options among them."""
-    code = fill(fix.in_trainer.get(str(context.get("loop.owner")), fix.code), fix.fills, context)
+    other = (code for condition, code in fix.other_code if evaluate(condition, context))
+    code = fill(next(other, fix.code), fix.fills, context)
     for name, value in filled_options(fix.options, context).items():
         code = code.replace(f"{name}={fix.options[name].default!r}", f"{name}={value!r}")
     return code

@@ -54,7 +54,7 @@ loader = DataLoader(
     num_workers=4,
     persistent_workers=True,
 )""",
-        in_trainer={"transformers": arguments("dataloader_num_workers=4")},
+        other_code=(arguments("dataloader_num_workers=4"),),
         undo="Set num_workers back.",
         verify=_WAIT_GONE,
         can_try=True,
@@ -108,8 +108,8 @@ loader = DataLoader(
         id="FX103",
         title="Pin host memory and copy without blocking",
         addresses=("BN701", "BN702"),
-        what_to_change="Let the loader pin its batches and copy them with non_blocking=True. A copy from"
-        " pageable memory blocks the host until it is done.",
+        what_to_change="Let the loader pin its batches (tensors without a loader: where they are made) and"
+        " copy them with non_blocking=True. A copy from pageable memory blocks the host until it is done.",
         when=(
             given("device.kind", "in", ["cuda", "rocm"], "training runs on a GPU"),
             given("copies.h2d_ms", ">", 0.0, "batches are copied to the device"),
@@ -127,6 +127,15 @@ loader = DataLoader(dataset, batch_size=batch_size, pin_memory=True)
 for images, labels in loader:
     images = images.to(device, non_blocking=True)
     labels = labels.to(device, non_blocking=True)""",
+        other_code=(
+            (
+                given("loader.present", "==", False, "no DataLoader was seen"),
+                """\
+images = images.pin_memory()  # once, where it is made
+
+batch = images.to(device, non_blocking=True)""",
+            ),
+        ),
         undo="Remove pin_memory and non_blocking.",
         verify="Host-to-device copies no longer block; the trace shows 'Memcpy HtoD (Pinned -> Device)'.",
         can_try=True,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..model.codes import WhatIf
 from ..model.fix import Arithmetic, AroundEdit, Fix, Option, Risk, StatementEdit
-from .build import ON_CUDA, ON_GPU, arguments, docs, given, paper, seen, source
+from .build import ON_CUDA, ON_GPU, arguments, docs, given, in_trainer, paper, seen, source
 
 _AMPERE = given("device.capability", ">=", 8.0, "the device is Ampere or newer")
 _NO_AUTOCAST = given("autocast.dtype", "==", "none", "nothing runs under autocast")
@@ -103,13 +103,16 @@ import torch
 with torch.autocast(device_type=device.type, dtype=torch.bfloat16):
     loss = loss_fn(model(inputs), targets)
 loss.backward()  # outside autocast""",
-        in_trainer={
-            "transformers": arguments("bf16=True"),
-            "lightning": """\
+        other_code=(
+            arguments("bf16=True"),
+            in_trainer(
+                "lightning",
+                """\
 from lightning.pytorch import Trainer
 
 trainer = Trainer(precision="bf16-mixed")""",
-        },
+            ),
+        ),
         undo="Remove the with statement.",
         verify="Loss after the same number of steps is within its noise; 16-bit kernels appear.",
         can_try=True,

@@ -212,8 +212,8 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     fills: dict[str, str] = {}
     """Text in `code` -> the same with `{key}` or `{min(key, key)}` of the context in it; used where
     every key is known, so that the code always runs, filled or not."""
-    in_trainer: dict[str, str] = {}
-    """Library whose trainer owns the loop (`loop.owner`) -> the code there, in place of `code`."""
+    other_code: tuple[tuple[Condition, str], ...] = ()
+    """The code where a condition holds, in place of `code`: the first that does."""
     undo: str = ""
     verify: str = ""
     can_try: bool = False

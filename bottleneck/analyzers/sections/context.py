@@ -61,7 +61,7 @@ def _loader(loaders: Sequence[LoaderFacts] | None) -> dict[str, JsonValue]:
         return {}
     loader = training_loader(loaders)
     if loader is None:
-        return {"loader.present": False}
+        return {"loader.present": False, "loader.pin_memory": False}
     out: dict[str, JsonValue] = {
         "loader.present": True,
         "loader.num_workers": loader.num_workers,
