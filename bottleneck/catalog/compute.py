@@ -175,6 +175,45 @@ torch.backends.cudnn.benchmark = False""",
         ),
     ),
     Fix(
+        id="FX328",
+        title="Leave new memory unfilled, deterministic or not",
+        addresses=("BN318",),
+        what_to_change="Deterministic algorithms are on, and torch then fills each new tensor before it is"
+        " written. Turn the fills off: all results stay as they are.",
+        when=seen("kernels.unfilled_ms", ">", 0.0, "new tensors are filled"),
+        what_if=WhatIf.FILLS_GONE,
+        basis="the fills removed",
+        risk=Risk.SAFE,
+        may_break="Code that reads memory before it writes to it is no longer repeatable.",
+        code="""\
+import torch
+
+torch.use_deterministic_algorithms(True)
+torch.utils.deterministic.fill_uninitialized_memory = False""",
+        undo="Set it to True again.",
+        verify="No fill inside aten::empty in the trace; the loss is the same to the last bit.",
+        can_try=True,
+        edits=(
+            StatementEdit(
+                statement="torch.utils.deterministic.fill_uninitialized_memory = False",
+                setting="torch.utils.deterministic.fill_uninitialized_memory",
+            ),
+        ),
+        sources=(
+            docs("deterministic.html", "torch.utils.deterministic.fill_uninitialized_memory"),
+            source(
+                "https://github.com/ultralytics/ultralytics/pull/26180",
+                "Deterministic mode fills every new tensor",
+                "206 to 181 ms a step without the fills",
+            ),
+            source(
+                "https://github.com/NVIDIA/Megatron-LM/pull/7093",
+                "Stop filling uninitialized memory under --deterministic-mode",
+                "roughly 15 %",
+            ),
+        ),
+    ),
+    Fix(
         id="FX327",
         title="Take rows with index_select, not x[index]",
         addresses=("BN317",),
@@ -257,9 +296,7 @@ guesses = outputs.detach().argmax(-1)  # was: model(inputs).argmax(-1)""",
         addresses=("BN308", "BN301"),
         note=True,
         what_to_change="Deterministic algorithms are requested, so cuDNN may not use its fastest ones. Keep"
-        " them for debugging, not for every run. Where they are needed:"
-        " torch.utils.deterministic.fill_uninitialized_memory = False leaves all results as they are, and new"
-        " tensors are no longer filled before they are written.",
+        " them for debugging, not for every run.",
         when=seen("cudnn.deterministic", "==", True, "deterministic algorithms are asked for"),
         risk=Risk.CHANGES_NUMERICS,
         may_break="Runs are no longer bitwise repeatable.",
@@ -272,19 +309,7 @@ torch.use_deterministic_algorithms(False)""",
         verify="Step time falls; two runs differ in the last bits.",
         can_try=True,
         arithmetic=Arithmetic.REORDERED,
-        sources=(
-            docs("notes/randomness.html", "Reproducibility"),
-            source(
-                "https://github.com/ultralytics/ultralytics/pull/26180",
-                "Deterministic mode fills every new tensor",
-                "206 to 181 ms a step without the fills",
-            ),
-            source(
-                "https://github.com/NVIDIA/Megatron-LM/pull/7093",
-                "Stop filling uninitialized memory under --deterministic-mode",
-                "roughly 15 %",
-            ),
-        ),
+        sources=(docs("notes/randomness.html", "Reproducibility"),),
     ),
     Fix(
         id="FX310",

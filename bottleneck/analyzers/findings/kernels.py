@@ -267,6 +267,45 @@ class IndexSummedSerially(Analyzer):
         )
 
 
+class NewMemoryFilled(Analyzer):
+    """New tensors are filled before they are written.
+
+    What it means
+        With torch.use_deterministic_algorithms(True), torch fills the memory of each new tensor, so
+        that code which reads what nobody has written gives the same numbers in each run. The
+        operators of torch write all of their outputs, and do not need it.
+
+    How it is measured
+        Kernels (CPU: operators) that fill, inside the operators that make a tensor.
+
+    What it costs you
+        The step is replayed without them.
+
+    What it is not
+        Not determinism itself: algorithms and results stay as they are.
+
+    What to do
+        torch.utils.deterministic.fill_uninitialized_memory = False.
+
+    Source
+        PyTorch documentation, torch.utils.deterministic; ultralytics pull request 26180.
+    """
+
+    code = "BN318"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Report the fills."""
+        answer = _priced(facts, WhatIf.FILLS_GONE)
+        if answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
+            return
+        yield self.finding(
+            facts,
+            f"Filling new tensors before they are written takes {ms(answer.saves_ms)} per step",
+            answer=answer,
+            not_this="Nothing reads these values, unless a program reads memory that it has not written.",
+        )
+
+
 class OptimizerUnfused(Analyzer):
     """The optimizer updates parameters with many small kernels.
 

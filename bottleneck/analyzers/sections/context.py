@@ -25,11 +25,12 @@ _WITHOUT_FOREACH = ("LBFGS", "Muon", "SparseAdam")
 """Optimizers of torch.optim whose constructors have no such argument (torch 2.6 to 2.13)."""
 _SLOWEST_FIRST = ("for-loop", "foreach", "fused")
 
-_LOADER_STEPS = {
+_STEPS_WITH = {
     "loader.kept_ms": WhatIf.WORKERS_KEPT,
     "loader.in_main_ms": WhatIf.INPUT_IN_MAIN,
+    "kernels.unfilled_ms": WhatIf.FILLS_GONE,
 }
-"""The step with the loader changed, where that is an answer."""
+"""The step with something changed, where that is an answer."""
 
 
 def _compute_capability(text: str | None) -> float | None:
@@ -218,7 +219,7 @@ def build_context(
     out |= _loop(timeline) | {"loop.owner": timeline.loop_owner}
     out["host.before_update_share"] = _host_share(timeline, SpanKind.BEFORE_MODEL, SpanKind.IN_LOSS)
     out["host.in_loss_share"] = _host_share(timeline, SpanKind.IN_LOSS)
-    for key, question in _LOADER_STEPS.items():
+    for key, question in _STEPS_WITH.items():
         answer = timeline.what_ifs.get(question)
         if answer is not None:
             out[key] = answer.step_ms

@@ -69,6 +69,8 @@ class Amounts:
     """The Python loop that takes most of the step."""
     in_loss: float | None = None
     """Share of the backward that the loss records; None if not known."""
+    fills: float = 0.0
+    """Fills of new memory, which determinism asks for."""
     updates: float = 0.0
     """Operators in the update per step; no time."""
 
@@ -118,6 +120,12 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
             f"matrix products in {kind} ({percent(share)} of their FLOPs) at the rate of float32, "
             f"{1 / rate:.2g} times that of {kind} on this machine"
             + (f"; without {ms(amounts.casts)} of casts" if amounts.casts > 0 else ""),
+        )
+    if amounts.fills > 0:
+        yield Question(
+            WhatIf.FILLS_GONE,
+            Edit(gone=amount_gone(program, amounts.fills, _OPERATORS)),
+            "without the fills of new memory",
         )
     yield Question(
         WhatIf.FUSED_ATTENTION,

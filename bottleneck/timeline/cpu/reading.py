@@ -32,8 +32,9 @@ from ..steps.facts import Facts
 from ..steps.loop_lines import after_share
 from ..steps.loop_price import HostTimes, LoopPrice, dearest_loop
 from ..steps.traced import Steps
+from ..trace.dialect import Kind
 from ..trace.kernels import is_message
-from ..trace.operators import OpClass, classify
+from ..trace.operators import FILL, NEW_MEMORY, OpClass, classify
 from ..trace.table import NONE, Trace
 from ..views.step import step_view
 from ..whose.tree import Branch, Tree
@@ -362,6 +363,7 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
             anomalies=anomaly_ms(trace, segments, plain_ns=plain_ns) * scale if plain_ns else 0.0,
             seams_per_step=sum(not seam.backward for seam in seams) / max(1, segments.steps),
             in_loss=recorded_in_loss(trace) if facts.tree is not None else None,
+            fills=_fills_ms(trace, segments) * scale,
             updates=_updates(segments),
         )
         amounts = replace(amounts, loop=_loop(division, facts, in_loss=amounts.in_loss))
@@ -398,6 +400,13 @@ def _unrecorded(trace: Trace) -> float:
     """Return the share of the forward's operators, by time, that no backward visits."""
     whole, unvisited = unrecorded(trace)
     return float(trace.dur_ns[unvisited].sum()) / max(1.0, float(trace.dur_ns[whole].sum()))
+
+
+def _fills_ms(trace: Trace, segments: Segments) -> float:
+    """Return the profiled ms per step of filling what an operator has just allocated."""
+    fills = trace.rows(named=FILL, among=segments.holds(trace))
+    filled = fills[trace.inside(fills, trace.rows(Kind.OP, named=NEW_MEMORY))]
+    return float(trace.dur_ns[filled].sum()) / max(1, segments.steps) / 1e6
 
 
 def _updates(segments: Segments) -> float:

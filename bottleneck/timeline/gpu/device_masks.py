@@ -44,6 +44,8 @@ class DeviceWork:
     """Group of the seam that keeps each of these apart; -1 elsewhere."""
     index_sums: NDArray[np.bool_]
     """Sums of gradients in the backward of an index: those of one row one after the other."""
+    fills: NDArray[np.bool_]
+    """Fills of new memory, which determinism asks for."""
     layout: NDArray[np.bool_]
     """Conversions between NCHW and NHWC that the convolution library inserts."""
     nhwc: NDArray[np.float64]

@@ -22,6 +22,7 @@ from ..lanes.recompute import recomputed
 from ..trace.dialect import PROFILER_STEP, Kind
 from ..trace.intervals import before
 from ..trace.kernels import KernelKind, classify
+from ..trace.operators import FILL, NEW_MEMORY
 from ..trace.table import Trace
 from .compiler_reach import read_reach
 from .device_masks import DeviceWork
@@ -44,6 +45,7 @@ from a product. (Norms, softmax and losses are lifted to fp32; a sum with a tens
 _SCORE_SPAN = 24
 """Device activities that may lie between the matmuls of one attention."""
 _MOST_ROWS = 40
+_FILL = re.compile(f"^{FILL}$")
 _INDEX_SUMS = re.compile(r"indexing_backward_kernel")
 _REDUCES = re.compile(r"^triton_(red|per)_")
 _NORM_IN_NCHW = re.compile(r"cudnn::bn_(fw|bw)(?!.*nhwc)", re.IGNORECASE)
@@ -180,6 +182,7 @@ def read_device_work(trace: Trace, program: Program) -> DeviceWork:
         merged=merged,
         merged_by=merged_by,
         index_sums=trace.named(_INDEX_SUMS, rows),
+        fills=launched_inside(trace, program, _FILL) & launched_inside(trace, program, NEW_MEMORY),
         layout=layout,
         nhwc=np.where(layout, 0.0, np.where(norms, fused.held, 1.0)),
         zero_grad=zero_grad,

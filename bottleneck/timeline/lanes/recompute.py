@@ -118,7 +118,7 @@ def unrecorded(trace: Trace) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return whole, np.delete(whole, np.unique(around[around >= 0])) if len(rows) else whole[:0]
 
 
-def without_recomputation(program: Program, mask: NDArray[np.bool_]) -> Edit:
+def not_launched(program: Program, mask: NDArray[np.bool_]) -> Edit:
     """Return the edit in which these activities are not launched, nor dispatched on the host."""
     events = np.zeros(len(program.kind), dtype=bool)
     events[program.event[mask]] = True

@@ -12,6 +12,10 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
+FILL = "aten::fill_"
+NEW_MEMORY = re.compile(r"^aten::(empty|new_empty|resize_)")
+"""Operators that make a tensor, or its memory larger, and write nothing: a fill inside is determinism's."""
+
 
 class OpClass(IntEnum):
     """What the self time of a row stands for."""

@@ -231,6 +231,7 @@ def acts(script: Script, patch: Patch) -> bool:
         "FX410": lambda: sum(compiled) == 2,
         "FX412": lambda: compiled[0],
         "FX414": lambda: compiled[0],
+        "FX328": lambda: not torch.utils.deterministic.fill_uninitialized_memory,
         "FX416": lambda: "step" in vars(script.optimizer),
         "FX505": lambda: not gc.isenabled(),
         "FX506": lambda: torch.get_num_threads() == patch.options["threads"],

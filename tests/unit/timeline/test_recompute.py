@@ -10,9 +10,9 @@ from torch_bottleneck.timeline.lanes.program import Program, build_program
 from torch_bottleneck.timeline.lanes.recompute import (
     checkpoint_ms,
     forward_work,
+    not_launched,
     recomputed,
     unrecorded,
-    without_recomputation,
 )
 from torch_bottleneck.timeline.lanes.replay import Replay
 from torch_bottleneck.timeline.trace.table import Trace
@@ -132,7 +132,7 @@ def test_without_it_neither_device_nor_host_does_the_work() -> None:
     mask = recomputed(trace, program)
     assert mask.sum() == 1
     replay = Replay(program)
-    whole, without = replay.run(), replay.run(without_recomputation(program, mask))
+    whole, without = replay.run(), replay.run(not_launched(program, mask))
     assert without.step_ns < whole.step_ns
 
 

@@ -163,6 +163,24 @@ class NotDeterministic(Flag):
         }
 
 
+class NewMemoryUnfilled(Flag):
+    """What the fills of new tensors cost that determinism asks for."""
+
+    fix = "FX328"
+
+    needs_gpu = False
+
+    def switches(self) -> dict[str, Switch]:
+        module = torch.utils.deterministic
+        return {
+            "fill_uninitialized_memory": Switch(
+                lambda: module.fill_uninitialized_memory,
+                lambda value: setattr(module, "fill_uninitialized_memory", value),
+                wanted=False,
+            )
+        }
+
+
 class DistributionsUnchecked(Flag):
     """What the checks of torch.distributions cost."""
 

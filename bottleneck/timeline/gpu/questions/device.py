@@ -15,7 +15,7 @@ from ....model.words import percent
 from ...lanes.labels import Work
 from ...lanes.program import PARTS, Program
 from ...lanes.questions import Question, masks_basis, repeats_basis
-from ...lanes.recompute import without_recomputation
+from ...lanes.recompute import not_launched
 from ...lanes.replay import Edit
 from ..device_masks import DeviceWork
 from ..math_rates import FIXED_NS, math_speed_up
@@ -94,12 +94,7 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             "replay without the kernels that sum the gradients of indexed rows; another sum takes time, too",
             bound=True,
         )
-    if work.recomputed.any():
-        yield Question(
-            WhatIf.RECOMPUTE_GONE,
-            without_recomputation(program, work.recomputed),
-            "replay without the forward work that backward repeats",
-        )
+    yield from _not_done(program, work)
     if facts.table_share > 0 and work.optimizer.any():
         yield Question(
             WhatIf.SPARSE_ROWS,
@@ -109,7 +104,7 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
     if known.ungraded is not None and known.ungraded.any():
         yield Question(
             WhatIf.FORWARD_STORED,
-            without_recomputation(program, known.ungraded),
+            not_launched(program, known.ungraded),
             "replay without the model that runs without gradients in every step",
             bound=True,
         )
@@ -121,6 +116,16 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             "replay without layout-change kernels"
             + (", and with cuDNN's batch norms for NCHW at the speed of memory" if norms else ""),
         )
+
+
+def _not_done(program: Program, work: DeviceWork) -> Iterator[Question]:
+    """Work that is neither launched nor dispatched."""
+    for question, mask, told in (
+        (WhatIf.FILLS_GONE, work.fills, "the fills of new memory"),
+        (WhatIf.RECOMPUTE_GONE, work.recomputed, "the forward work that backward repeats"),
+    ):
+        if mask.any():
+            yield Question(question, not_launched(program, mask), f"replay without {told}")
 
 
 def _attention_questions(work: DeviceWork, known: Circumstances) -> Iterator[Question]:
