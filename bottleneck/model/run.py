@@ -483,6 +483,10 @@ class FlopCount(_Record, frozen=True, kw_only=True):
     products: list[tuple[int, int, int, int]] = []
     """Of the matrix products in the first step, those with most FLOPs: (rows, inner, columns, how many)."""
 
+    def odd_products(self) -> list[tuple[int, int, int, int]]:
+        """Return those of these products of which a size is no multiple of 8."""
+        return [each for each in self.products if any(size % 8 for size in each[:3])]
+
 
 class Production(_Record, frozen=True, kw_only=True):
     """Cost of producing one batch, measured where it is produced."""

@@ -267,6 +267,60 @@ class IndexSummedSerially(Analyzer):
         )
 
 
+class SizesUnaligned(Analyzer):
+    """Matrix products have sizes that keep them from the fast kernels.
+
+    What it means
+        Tensor cores read 16 bytes at once: 8 numbers of 16 bits. Where a matrix has rows of a
+        length that is no multiple of that (a vocabulary of 50257), most rows begin between, and an
+        older kernel runs, which reads number by number.
+
+    How it is measured
+        Kernels in the trace whose names say that they read fewer numbers at once, and products of
+        such sizes among those with most FLOPs in one step.
+
+    What it costs you
+        The step is replayed with these products at the rate that was measured on this device: a
+        bound, since few products reach it.
+
+    What it is not
+        Not products in fp32: these do not run on tensor cores (BN302, BN303).
+
+    What to do
+        Round the size up to a multiple of 64: the vocabulary, a hidden size, a number of classes.
+
+    Source
+        NVIDIA, "Matrix Multiplication Background", tensor core requirements; LAION-AI/Open-Assistant
+        pull request 1979.
+    """
+
+    code = "BN319"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Name the largest of these products."""
+        answer = _priced(facts, WhatIf.SIZES_ALIGNED)
+        flops = facts.run.flops if facts.run is not None else None
+        if answer is None or flops is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
+            return
+        told = ["{} x {} x {}, {} per step".format(*each) for each in flops.odd_products()]
+        yield self.finding(
+            facts,
+            f"Matrix products of sizes that are no multiple of 8 ({told[0].partition(',')[0]}) miss the fast "
+            "kernels",
+            answer=answer,
+            evidence=[Evidence(text=text, source="shapes of one step") for text in told],
+            sites=[
+                node.site
+                for node in facts.timeline.device_lines
+                if node.callee.startswith(_PRODUCTS) and node.site is not None
+            ],
+            not_this="The rounded size has more numbers to compute, a few in a thousand.",
+        )
+
+
+_PRODUCTS = ("MmBackward", "AddmmBackward", "BmmBackward", "BaddbmmBackward")
+
+
 class NewMemoryFilled(Analyzer):
     """New tensors are filled before they are written.
 

@@ -29,6 +29,7 @@ _STEPS_WITH = {
     "loader.kept_ms": WhatIf.WORKERS_KEPT,
     "loader.in_main_ms": WhatIf.INPUT_IN_MAIN,
     "kernels.unfilled_ms": WhatIf.FILLS_GONE,
+    "kernels.aligned_ms": WhatIf.SIZES_ALIGNED,
 }
 """The step with something changed, where that is an answer."""
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from .compiler_reach import Reach
 
 
+ALIGNED_NUMBERS = {"bf16": 8, "fp16": 8, "tf32": 4}
+"""Numbers in 16 bytes, which tensor cores read at once (NVIDIA, "Matrix Multiplication Background")."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceWork:
     """Masks over the program's activities, each (m,)."""
@@ -44,6 +48,8 @@ class DeviceWork:
     """Group of the seam that keeps each of these apart; -1 elsewhere."""
     index_sums: NDArray[np.bool_]
     """Sums of gradients in the backward of an index: those of one row one after the other."""
+    unaligned: dict[str, NDArray[np.bool_]]
+    """Matrix products whose rows do not begin at 16 bytes, by type: "bf16", "fp16" or "tf32"."""
     fills: NDArray[np.bool_]
     """Fills of new memory, which determinism asks for."""
     layout: NDArray[np.bool_]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from ..trace.kernels import KernelKind, classify
 from ..trace.operators import FILL, NEW_MEMORY
 from ..trace.table import Trace
 from .compiler_reach import read_reach
-from .device_masks import DeviceWork
+from .device_masks import ALIGNED_NUMBERS, DeviceWork
 from .fusion import fuse
 
 _BMM = re.compile(r"^aten::(bmm|baddbmm)(_out)?$")
@@ -45,6 +46,8 @@ from a product. (Norms, softmax and losses are lifted to fp32; a sum with a tens
 _SCORE_SPAN = 24
 """Device activities that may lie between the matmuls of one attention."""
 _MOST_ROWS = 40
+_ALIGNED_TO = re.compile(r"_align(\d+)")
+"""Of CUTLASS, which cuBLAS runs where its own kernels cannot: numbers that rows begin at a multiple of."""
 _FILL = re.compile(f"^{FILL}$")
 _INDEX_SUMS = re.compile(r"indexing_backward_kernel")
 _REDUCES = re.compile(r"^triton_(red|per)_")
@@ -133,6 +136,12 @@ def _follow_products(
     return out
 
 
+def _is_unaligned(name: str, *, dtype: str) -> bool:
+    """Whether a kernel is a product of that type, for rows that begin at fewer than 16 bytes."""
+    found = _ALIGNED_TO.search(name)
+    return found is not None and int(found[1]) < ALIGNED_NUMBERS[dtype] and classify(name).dtype == dtype
+
+
 def read_device_work(trace: Trace, program: Program) -> DeviceWork:
     """Mark what each activity is, as far as a what-if asks for it."""
     rows = program.activity_row
@@ -182,6 +191,9 @@ def read_device_work(trace: Trace, program: Program) -> DeviceWork:
         merged=merged,
         merged_by=merged_by,
         index_sums=trace.named(_INDEX_SUMS, rows),
+        unaligned={
+            dtype: trace.named(partial(_is_unaligned, dtype=dtype), rows) for dtype in ALIGNED_NUMBERS
+        },
         fills=launched_inside(trace, program, _FILL) & launched_inside(trace, program, NEW_MEMORY),
         layout=layout,
         nhwc=np.where(layout, 0.0, np.where(norms, fused.held, 1.0)),

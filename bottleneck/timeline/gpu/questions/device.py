@@ -95,6 +95,7 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             bound=True,
         )
     yield from _not_done(program, work)
+    yield from _aligned_questions(program, work, known)
     if facts.table_share > 0 and work.optimizer.any():
         yield Question(
             WhatIf.SPARSE_ROWS,
@@ -126,6 +127,31 @@ def _not_done(program: Program, work: DeviceWork) -> Iterator[Question]:
     ):
         if mask.any():
             yield Question(question, not_launched(program, mask), f"replay without {told}")
+
+
+def _aligned_questions(program: Program, work: DeviceWork, known: Circumstances) -> Iterator[Question]:
+    """Products whose sizes keep them from the fast kernels, at the rate that others reach here."""
+    run = known.facts.run
+    if run is None or run.flops is None:
+        return
+    odd = run.flops.odd_products()
+    for dtype, mask in work.unaligned.items():
+        rate = run.matmul_tflops.get(dtype)
+        # As many of these kernels as there are such products, the longest: the sizes of others are not known.
+        longest = np.flatnonzero(mask)
+        longest = longest[np.argsort(-program.duration[longest], kind="stable")]
+        longest = longest[: sum(count for *_, count in odd) * program.steps]
+        if not rate or not len(longest):
+            continue
+        flops = sum(2.0 * rows * inner * columns * count for rows, inner, columns, count in odd)
+        factor = np.ones(len(program.duration))
+        factor[longest] = min(1.0, program.steps * flops / (1e3 * rate) / program.duration[longest].sum())
+        yield Question(
+            WhatIf.SIZES_ALIGNED,
+            Edit(duration=factor),
+            f"replay with these products at {rate:.0f} TFLOP/s, the rate of {dtype} measured on this device",
+            bound=True,
+        )
 
 
 def _attention_questions(work: DeviceWork, known: Circumstances) -> Iterator[Question]:
