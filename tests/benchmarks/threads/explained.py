@@ -213,4 +213,39 @@ EXPLAINED: dict[str, str] = {
         "A convolution on 16 streams: the replay let them overlap where no wait had been seen. Mended since: "
         "the trace tells the waits."
     ),
+    "Z01": (
+        "No entry. The line is named, with half of the step; that it is the vocabulary's odd size was not. "
+        "Mended since (BN319, FX329): first suggestion, at best 55.8 ms of 94.4, 56.3 measured."
+    ),
+    "Z02": (
+        "The loop with its backward is taken away whole, which is a bound and called one: one GRU over all "
+        "frames takes time, too."
+    ),
+    "Z03": (
+        "Turning determinism off was a note without a price. Mended since (BN318, FX328): second suggestion "
+        "behind compiling, 92.5 of 104.9 ms, 91.3 of 104.5 measured."
+    ),
+    "Z04": (
+        "Loops are looked for in forward, loss and behind the update, not inside the script's own "
+        "optimizer. Its dispatch, half of the step, counts in the class and has no line."
+    ),
+    "Z05": (
+        "No entry: that most rows of the logits are cut off behind the head, nothing sees. The lines of "
+        "the head and of the loss are named."
+    ),
+    "Z07": (
+        "The dense gradient is paid for in page faults, which are named as what they are; the cure is first. "
+        "On this machine the faults cost more than the sparse gradient saves."
+    ),
+    "Z08": (
+        "No entry: that a window is a product of two lines is mathematics. The line and its call are named."
+    ),
+    "Z09": (
+        "No entry. Faults, products and dispatch have a like share each; all three are the packed LSTM's, "
+        "whose line is named."
+    ),
+    "Z10": (
+        "Only parameters that no optimizer has are looked at. Those of the generator have one, which clears "
+        "their gradients unread."
+    ),
 }
