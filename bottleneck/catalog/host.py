@@ -153,6 +153,7 @@ class Scaled(torch.nn.Module):
             given("host.rare", "==", "evaluation", "it is an evaluation every few steps"),
             given("host.rare", "==", _ACTS, "it is a model that acts every few steps"),
             given("host.before_update_share", ">=", 0.5, "most of it makes what the update needs"),
+            given("host.unnamed", "==", True, "samples of the stack show no such work"),
         ),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.HOST_WORK_GONE,

@@ -61,7 +61,7 @@ def match(
     chosen: dict[str, tuple[Fix, Suggestion, float]] = {}
     for fix in fixes:
         answered = [f for f in found if f.code in fix.addresses and _is_for(fix, f, claimed)]
-        if not answered or fix.status == "removed":
+        if not answered or fix.status == "removed" or (what_ifs and _is_unanswered(fix, what_ifs)):
             continue
         # Of findings with one price, as of the allocator and of empty_cache(), the one it was made for.
         # One that names a call comes before all: it says what to change.
@@ -121,12 +121,17 @@ def applicable(
     for fix in FIXES:
         if not fix.can_try or fix.status == "removed" or fix.id in made:
             continue
-        if fix.for_calls or (fix.only_answered and fix.what_if not in what_ifs):
+        if fix.for_calls or _is_unanswered(fix, what_ifs):
             continue  # no finding names the call that it is about, or the step has nothing of it
         unknown = _unchecked(fix, context)
         if unknown is not None:
             found.append(_suggest(fix, None, context, what_ifs, unknown))
     return tuple(found)
+
+
+def _is_unanswered(fix: Fix, what_ifs: Mapping[WhatIf, WhatIfResult]) -> bool:
+    """Return whether the step has nothing of what a fix is about."""
+    return fix.only_answered and fix.what_if not in what_ifs
 
 
 def _gains_nothing(fix: Fix, what_ifs: Mapping[WhatIf, WhatIfResult]) -> bool:

@@ -15,6 +15,7 @@ from ...model.memory import MemorySummary
 from ...model.run import CompileFacts, JsonValue, LoaderFacts, Run, Window
 from ...timeline.cpu.reading import waiting_threads
 from ...timeline.result import SpanKind, Timeline
+from ...timeline.steps.loop_lines import MAIN_SHARE
 from ...timeline.steps.supply import batches_per_iterator, is_bursty, training_loader
 from .compile_facts import break_kind, changed_sizes, size_multiple
 from .context_keys import CONTEXT_KEYS
@@ -151,6 +152,17 @@ def _host_share(timeline: Timeline, *kinds: SpanKind) -> float:
     return sum(span.exposed_ms for span in spans if span.kind in kinds) / total if total > 0 else 0.0
 
 
+def _unnamed(timeline: Timeline) -> dict[str, JsonValue]:
+    """Return whether samples of the stack show no call that other host work could be; empty without any."""
+    answer = timeline.what_ifs.get(WhatIf.HOST_WORK_GONE)
+    if timeline.tree is None or answer is None:
+        return {}
+    if any(span.kind is SpanKind.RARE for span in timeline.spans):
+        return {"host.unnamed": False}
+    seen = sum(node.price_ms or 0.0 for node in timeline.extras)
+    return {"host.unnamed": seen < MAIN_SHARE * answer.saves_ms}
+
+
 def _loop(timeline: Timeline) -> dict[str, JsonValue]:
     """Return the share of the step in one Python loop; None if no loop was seen."""
     loop, answer = timeline.loop, timeline.what_ifs.get(WhatIf.LOOP_GONE)
@@ -219,6 +231,7 @@ def build_context(
     out: dict[str, JsonValue] = {"step.true_ms": step.true_ms, "host.rare": "none"}
     out |= _loop(timeline) | {"loop.owner": timeline.loop_owner}
     out["host.before_update_share"] = _host_share(timeline, SpanKind.BEFORE_MODEL, SpanKind.IN_LOSS)
+    out |= _unnamed(timeline)
     out["host.in_loss_share"] = _host_share(timeline, SpanKind.IN_LOSS)
     for key, question in _STEPS_WITH.items():
         answer = timeline.what_ifs.get(question)

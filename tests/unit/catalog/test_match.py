@@ -132,6 +132,24 @@ def test_less_memory_does_not_keep_empty_cache_from_giving_blocks_back() -> None
     assert (told.predicted_ms, told.bound) == (80.0, False)
 
 
+def test_what_the_step_has_nothing_of_is_not_recommended_either() -> None:
+    fix = make("FX001", what_if=WhatIf.DISTRIBUTIONS_UNCHECKED, only_answered=True)
+    found, other = [finding("BN101")], answer(WhatIf.INPUT_READY, 60.0)
+    assert match(found, {}, other, 100.0, fixes=[fix]) == ()
+    assert ids(match(found, {}, {}, 100.0, fixes=[fix])) == ["FX001"], "nothing was asked"
+    answered = other | answer(WhatIf.DISTRIBUTIONS_UNCHECKED, 30.0)
+    assert ids(match(found, {}, answered, 100.0, fixes=[fix])) == ["FX001"]
+
+
+@pytest.mark.parametrize(("unnamed", "listed"), [(True, False), (False, True), (None, True)])
+def test_side_work_is_taken_out_only_where_samples_show_some_or_none_were_taken(
+    unnamed: bool | None, listed: bool
+) -> None:
+    known = {} if unnamed is None else {"host.unnamed": unnamed}
+    found = match([finding("BN901", 30.0)], known, answer(WhatIf.HOST_WORK_GONE, 30.0), 100.0)
+    assert ("FX504" in ids(found)) is listed
+
+
 def test_what_is_already_on_is_not_recommended() -> None:
     off = make("FX001", when=(Condition(key="cudnn.benchmark", op="==", value=False, text="it is off"),))
     for context, suggested in (({"cudnn.benchmark": True}, False), ({"cudnn.benchmark": False}, True)):
