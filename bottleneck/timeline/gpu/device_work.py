@@ -138,8 +138,9 @@ def _follow_products(
 
 def _is_unaligned(name: str, *, dtype: str) -> bool:
     """Whether a kernel is a product of that type, for rows that begin at fewer than 16 bytes."""
-    found = _ALIGNED_TO.search(name)
-    return found is not None and int(found[1]) < ALIGNED_NUMBERS[dtype] and classify(name).dtype == dtype
+    found, kind = _ALIGNED_TO.search(name), classify(name)
+    of_type = kind.family == "matmul" and kind.dtype == dtype
+    return of_type and found is not None and int(found[1]) < ALIGNED_NUMBERS[dtype]
 
 
 def read_device_work(trace: Trace, program: Program) -> DeviceWork:

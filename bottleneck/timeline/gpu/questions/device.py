@@ -135,23 +135,24 @@ def _aligned_questions(program: Program, work: DeviceWork, known: Circumstances)
     if run is None or run.flops is None:
         return
     odd = run.flops.odd_products()
-    for dtype, mask in work.unaligned.items():
-        rate = run.matmul_tflops.get(dtype)
-        # As many of these kernels as there are such products, the longest: the sizes of others are not known.
-        longest = np.flatnonzero(mask)
-        longest = longest[np.argsort(-program.duration[longest], kind="stable")]
-        longest = longest[: sum(count for *_, count in odd) * program.steps]
-        if not rate or not len(longest):
-            continue
-        flops = sum(2.0 * rows * inner * columns * count for rows, inner, columns, count in odd)
-        factor = np.ones(len(program.duration))
-        factor[longest] = min(1.0, program.steps * flops / (1e3 * rate) / program.duration[longest].sum())
-        yield Question(
-            WhatIf.SIZES_ALIGNED,
-            Edit(duration=factor),
-            f"replay with these products at {rate:.0f} TFLOP/s, the rate of {dtype} measured on this device",
-            bound=True,
-        )
+    # The type that most of these kernels' time is in.
+    dtype, mask = max(work.unaligned.items(), key=lambda item: float(program.duration[item[1]].sum()))
+    rate = run.matmul_tflops.get(dtype)
+    # As many of these kernels as there are such products, the longest: the sizes of others are not known.
+    longest = np.flatnonzero(mask)
+    longest = longest[np.argsort(-program.duration[longest], kind="stable")]
+    longest = longest[: sum(count for *_, count in odd) * program.steps]
+    if not rate or not len(longest):
+        return
+    flops = sum(2.0 * rows * inner * columns * count for rows, inner, columns, count in odd)
+    factor = np.ones(len(program.duration))
+    factor[longest] = min(1.0, program.steps * flops / (1e3 * rate) / program.duration[longest].sum())
+    yield Question(
+        WhatIf.SIZES_ALIGNED,
+        Edit(duration=factor),
+        f"replay with these products at {rate:.0f} TFLOP/s, the rate of {dtype} measured on this device",
+        bound=True,
+    )
 
 
 def _attention_questions(work: DeviceWork, known: Circumstances) -> Iterator[Question]:
