@@ -185,7 +185,7 @@ class OptimizerFacts(_Record, frozen=True, kw_only=True):
     site: SourceSite | None = None
 
 
-SAMPLED = ("sampled before", "sampled between", "sampled after", "sampled forward")
+SAMPLED = ("sampled before", "sampled between", "sampled after", "sampled forward", "sampled update")
 """Phases of `SiteTime` that are parts of the training loop, from samples of the warm-up: before the
 step's first forward, between forward and update, after the update (or building modules, wherever that
 stands); and inside a forward."""

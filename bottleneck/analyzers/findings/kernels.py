@@ -300,7 +300,7 @@ class SizesUnaligned(Analyzer):
         """Name the largest of these products."""
         answer = _priced(facts, WhatIf.SIZES_ALIGNED)
         flops = facts.run.flops if facts.run is not None else None
-        if answer is None or flops is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
+        if answer is None or flops is None:
             return
         told = ["{} x {} x {}, {} per step".format(*each) for each in flops.odd_products()]
         yield self.finding(
@@ -350,7 +350,7 @@ class NewMemoryFilled(Analyzer):
     def find(self, facts: Facts) -> Iterator[Finding]:
         """Report the fills."""
         answer = _priced(facts, WhatIf.FILLS_GONE)
-        if answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
+        if answer is None:
             return
         yield self.finding(
             facts,

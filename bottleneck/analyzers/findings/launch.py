@@ -141,7 +141,7 @@ class PythonLoop(Analyzer):
 
     What it is not
         Not a loop over layers, where each layer needs the output of the one before. Not the loop
-        over batches.
+        over batches, nor that of an optimizer over its groups.
 
     What to do
         Turn the loop into a tensor dimension: batched matmul, scaled_dot_product_attention,
@@ -186,6 +186,7 @@ _WHERE = {
     "sampled forward": "in the forward",
     "sampled between": "between forward and update",
     "sampled after": "after the update",
+    "sampled update": "in the update",
 }
 
 

@@ -2,7 +2,8 @@
 
 In: the training thread, while it warms up, and the moments when a step's first forward and its
 update begin. Out: counts per line, each for one part of the loop: before the forward, between
-forward and update, after the update, or inside the forward; and the loops that the lines stand in.
+forward and update, after the update, inside the forward or the update; and the loops that the lines
+stand in.
 
 A trace has no operator for plain Python, and for what stands between an update and the next forward
 it cannot tell the last step's metrics from the next step's batch. The stack can: in the innermost
@@ -44,6 +45,9 @@ _BUILDS = ("/torch/nn/init.py", "/torch/nn/parameter.py", "/torch/optim/optimize
 
 DEEPEST = 60
 """User frames of a stack that are kept, the outermost first."""
+
+_WHERE = {None: None, "forward": "sampled forward", "optimizer": "sampled update"}
+"""Phases that are looked at, and the part of the loop that each is; outside of all, the stack tells it."""
 
 Place = tuple["CodeType", int]
 
@@ -119,7 +123,7 @@ class LoopLines:
             while self._wanted and self._taken < ENOUGH and monotonic() < until:
                 sleep(INTERVAL_SECONDS)
                 phase = self._clock.innermost
-                if phase not in (None, "forward"):
+                if phase not in _WHERE:
                     continue
                 stack = stack_of(thread)
                 if not stack:
@@ -127,7 +131,7 @@ class LoopLines:
                 self._others.look(but=(thread, own))
                 self._taken += 1
                 chain = _user_lines(stack)
-                part = "sampled forward" if phase else self._part(stack)
+                part = _WHERE[phase] or self._part(stack)
                 if chain and part is not None:
                     key = (part, chain)
                     self._counts[key] = self._counts.get(key, 0) + 1

@@ -6,8 +6,8 @@ Out: `LoopTime`s: which loop ran in how many of the samples of each part of the 
 A line that runs once and a line that runs a thousand times look alike in a sample. The source tells
 them apart: the outermost loop around a sampled line that is not the training loop itself is one. The
 training loop holds the update; so does a loop over epochs. A loop that passes a value through a list
-of layers (`for layer in layers: x = layer(x)`) is the depth of a model and not counted either. Source
-is read when all has been captured, never while steps are timed.
+of layers (`for layer in layers: x = layer(x)`) is the depth of a model and not counted either, nor is one
+over the groups of an optimizer. Source is read when all has been captured, never while steps are timed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class _Found:
     last: int
     carried: bool
     """A round reads what the round before it made."""
-    layers: bool
-    """A value passes through the modules that it goes over."""
+    form: bool
+    """Of a model or an optimizer: a value passes through the layers that it goes over, or these are groups of
+    parameters, mostly one."""
 
 
 def find_loops(
@@ -89,7 +90,7 @@ def _outermost(
         for scope in files[file]:
             # Outer loops come before the loops inside them.
             for loop in scope:
-                if not loop.first <= line <= loop.last or loop.layers:
+                if not loop.first <= line <= loop.last or loop.form:
                     continue
                 if not any(name == file and loop.first <= at <= loop.last for name, at in updates):
                     return frame, loop
@@ -105,7 +106,7 @@ def loops_around(file: str, line: int, *, since: int) -> tuple[tuple[int, int], 
         (loop.first, loop.last)
         for scope in _known_scopes(file)
         for loop in scope
-        if since <= loop.first <= line <= loop.last and not loop.layers
+        if since <= loop.first <= line <= loop.last and not loop.form
     ]
     return tuple(sorted(found, key=lambda loop: (loop[0], -loop[1])))
 
@@ -137,7 +138,7 @@ def _collect(node: ast.AST, own: list[_Found], scopes: list[list[_Found]]) -> No
         if isinstance(child, (ast.For, ast.AsyncFor, ast.While)):
             own.append(_read_loop(child))
         elif isinstance(child, _COMPREHENSIONS):
-            own.append(_Found(child.lineno, child.end_lineno or child.lineno, carried=False, layers=False))
+            own.append(_Found(child.lineno, child.end_lineno or child.lineno, carried=False, form=False))
         _collect(child, own, scopes)
 
 
@@ -147,8 +148,9 @@ def _read_loop(loop: _Loop) -> _Found:
         reader.statement(statement)
     carried = reader.carries()
     target = {name for name, _ in _names(loop.target)} if not isinstance(loop, ast.While) else set()
-    layers = carried and any(_calls(node, target) for node in _inside(loop.body))
-    return _Found(loop.lineno, loop.end_lineno or loop.lineno, carried=carried, layers=layers)
+    form = carried and any(_calls(node, target) for node in _inside(loop.body))
+    form = form or (not isinstance(loop, ast.While) and ast.unparse(loop.iter).endswith(".param_groups"))
+    return _Found(loop.lineno, loop.end_lineno or loop.lineno, carried=carried, form=form)
 
 
 def _inside(body: list[ast.stmt]) -> Iterator[ast.AST]:

@@ -420,10 +420,10 @@ def _loop(division: Division, facts: Facts, *, in_loss: float | None) -> LoopPri
     """Return the Python loop that takes most of the step."""
 
     def times(*works: Work) -> HostTimes:
-        forward, outside, backward = (
-            division.sum_ms(*works, phase=phase) for phase in ("forward", "", "backward")
+        forward, outside, backward, update = (
+            division.sum_ms(*works, phase=phase) for phase in ("forward", "", "backward", "optimizer")
         )
-        return HostTimes(forward=forward, outside=outside, backward=backward)
+        return HostTimes(forward=forward, outside=outside, backward=backward, update=update)
 
     # Python may be long enough to count as work of its own.
     dispatch = (*EAGER, Work.HOST)

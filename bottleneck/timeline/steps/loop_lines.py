@@ -57,6 +57,8 @@ class LoopShares:
     """Of the time from the forward to the update, without the backward."""
     after: float
     """Of the time from the update to the making of the next batch."""
+    update: float
+    """Of the update, where the optimizer is the script's own."""
 
 
 def loop_shares(loop: LoopTime) -> LoopShares | None:
@@ -67,5 +69,7 @@ def loop_shares(loop: LoopTime) -> LoopShares | None:
     parts = SAMPLED[1:]
     if sum(loop.seen.get(part, 0) for part in parts) < _FEWEST_IN_LOOP:
         return None
-    between, after, forward = (loop.seen.get(part, 0) / max(1, loop.of.get(part, 0)) for part in parts)
-    return LoopShares(forward=forward, between=between, after=after)
+    between, after, forward, update = (
+        loop.seen.get(part, 0) / max(1, loop.of.get(part, 0)) for part in parts
+    )
+    return LoopShares(forward=forward, between=between, after=after, update=update)

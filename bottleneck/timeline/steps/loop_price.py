@@ -31,6 +31,7 @@ class HostTimes:
     outside: float
     """Outside every phase: between forward and update and after the update; nothing of the batch's."""
     backward: float
+    update: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,7 @@ def loop_of_dispatch(loops: Sequence[LoopTime], *, baseline: Baseline, true_ms: 
         forward=baseline.phases_ms.get("forward", 0.0),
         outside=baseline.outside_ms * between / max(1, before + between + after),
         backward=baseline.phases_ms.get("backward", 0.0),
+        update=baseline.phases_ms.get("optimizer", 0.0),
     )
     loops = [msgspec.structs.replace(loop, seen=_ahead(loop.seen), of=_ahead(loop.of)) for loop in loops]
     return _dearest(loops, whole, true_ms=true_ms)
@@ -107,4 +109,5 @@ def _price(loop: LoopTime, shares: LoopShares, times: HostTimes, most: HostTimes
         min(shares.forward * times.forward, most.forward)
         + min(outside * times.outside, most.outside)
         + min(recorded * times.backward, most.backward)
+        + min(shares.update * times.update, most.update)
     )

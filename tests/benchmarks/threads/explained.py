@@ -226,8 +226,9 @@ EXPLAINED: dict[str, str] = {
         "behind compiling, 92.5 of 104.9 ms, 91.3 of 104.5 measured."
     ),
     "Z04": (
-        "Loops are looked for in forward, loss and behind the update, not inside the script's own "
-        "optimizer. Its dispatch, half of the step, counts in the class and has no line."
+        "Loops were looked for in forward, loss and behind the update, not inside the script's own "
+        "optimizer, half of the step. Mended since: they are named with their price (BN503, FX510). Not run "
+        "again."
     ),
     "Z05": (
         "No entry: that most rows of the logits are cut off behind the head, nothing sees. The lines of "

@@ -245,3 +245,28 @@ def test_a_value_that_only_some_rounds_begin_anew_is_carried():
     )
     found = _loops(_chain((name, "state = cell")), update=(name, "optimizer.step"))
     assert found == [(_line(name, "for item in"), True)]
+
+
+OPTIMIZER = """\
+class Own:
+    def step(self):
+        for group in self.param_groups:
+            scale(group)
+            for p in group["params"]:
+                p.add_(p.grad)
+            moved = [square(p) for p in group["params"]]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("p.add_", ['for p in group["params"]:']), ("moved = ", ["moved = "]), ("scale(group)", [])],
+    ids=["parameters", "list", "groups"],
+)
+def test_in_an_optimizer_of_the_scripts_own_the_groups_are_no_loop(text: str, expected: list[str]) -> None:
+    train = _source("train-own.py", TRAINING.format(body="loss = net(batch)"))
+    own = _source("own-optimizer.py", OPTIMIZER)
+    chain = _chain((train, "optimizer.step"), (own, text))
+    found = find_loops({("sampled update", chain): 7}, updates=[(train, _line(train, "optimizer.step"))])
+    assert [loop.site.line for loop in found] == [_line(own, line) for line in expected]
+    assert all(loop.seen == {"sampled update": 7} for loop in found)

@@ -8,15 +8,16 @@ from torch_bottleneck.model.run import LoopTime, SourceSite
 from torch_bottleneck.timeline.steps.baseline import Baseline
 from torch_bottleneck.timeline.steps.loop_price import HostTimes, dearest_loop, loop_of_dispatch
 
-WHOLE = HostTimes(forward=40.0, outside=20.0, backward=30.0)
-SMALL_OPERATORS = HostTimes(forward=36.0, outside=18.0, backward=20.0)
-LARGE_OPERATORS = HostTimes(forward=2.0, outside=1.0, backward=1.0)
+WHOLE = HostTimes(forward=40.0, outside=20.0, backward=30.0, update=10.0)
+SMALL_OPERATORS = HostTimes(forward=36.0, outside=18.0, backward=20.0, update=9.0)
+LARGE_OPERATORS = HostTimes(forward=2.0, outside=1.0, backward=1.0, update=1.0)
 
 
 def _loop(line: int = 3, **seen: int) -> LoopTime:
     site = SourceSite(file="net.py", line=line, function="forward")
     parts = {f"sampled {part}": count for part, count in seen.items()}
     of = {"sampled forward": 40, "sampled between": 10, "sampled after": 10, "sampled before": 40}
+    of["sampled update"] = 20
     return LoopTime(site=site, last_line=line + 4, seen=parts, of=of)
 
 
@@ -29,6 +30,8 @@ def _loop(line: int = 3, **seen: int) -> LoopTime:
         ({"between": 10}, 0.5 * 20 + 0.2 * 30),
         # Behind the update nothing has a backward.
         ({"after": 10}, 0.5 * 20),
+        # Nor has an update of the script's own, of which half of the samples are in the loop.
+        ({"update": 10}, 0.5 * 10),
     ],
 )
 def test_a_loop_costs_its_share_of_each_part_and_of_the_backward(seen, saves):
@@ -39,7 +42,7 @@ def test_a_loop_costs_its_share_of_each_part_and_of_the_backward(seen, saves):
 
 def test_the_work_of_a_loop_stays_as_far_as_it_must_be_in_the_loop():
     # Of a forward of 40 ms, 24 ms dispatch: a loop that is all of it takes no more than these away.
-    dispatch = HostTimes(forward=24.0, outside=18.0, backward=20.0)
+    dispatch = HostTimes(forward=24.0, outside=18.0, backward=20.0, update=9.0)
     for samples, saves in ((40, 24.0 + 20.0), (20, 20.0 + 12.0)):
         found = dearest_loop([_loop(forward=samples)], whole=WHOLE, dispatch=dispatch, true_ms=100.0)
         assert found is not None
@@ -68,5 +71,8 @@ def test_on_a_gpu_a_loop_has_its_share_of_the_host_time_ahead_of_the_update():
     assert found is not None
     # All of the forward and 4 fifths of the backward; the rest is the loss's.
     assert found.spent_ms == pytest.approx(64.0)
+    update = loop_of_dispatch([_loop(update=20)], baseline=baseline, true_ms=100.0)
+    assert update is not None
+    assert update.spent_ms == pytest.approx(10.0)
     assert loop_of_dispatch([_loop(after=10)], baseline=baseline, true_ms=100.0) is None
     assert loop_of_dispatch([], baseline=baseline, true_ms=100.0) is None

@@ -147,7 +147,7 @@ def _compiled(
 
 
 def _without_loop(program: Program, work: DeviceWork, shares: LoopShares) -> Edit:
-    """Take a loop's share out of the model's dispatch, or out of all that is launched beside the model.
+    """Take a loop's share out of the dispatch of model or update, or out of all that is launched beside them.
 
     A loop of the loss has its kernels, its waits and its part of the backward to itself. One in the model
     shares its kernels with what is between its rounds: they stay.
@@ -160,6 +160,10 @@ def _without_loop(program: Program, work: DeviceWork, shares: LoopShares) -> Edi
         gone[model, each] = shares.forward * program.work[model, each]
     for each in (*EAGER, Work.HOST, Work.SYNC):
         gone[aside, each] = shares.between * program.work[aside, each]
+    # One operator for all matrices computes as much: what an optimizer's kernels do stays.
+    gone[:, Work.OPTIMIZER] = np.maximum(
+        gone[:, Work.OPTIMIZER], shares.update * program.work[:, Work.OPTIMIZER]
+    )
     launched = aside[program.event] & (program.launch_work != Work.OPTIMIZER)
     waits = aside & (program.kind == EventKind.SYNC)
     return Edit(
