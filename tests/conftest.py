@@ -67,7 +67,38 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def _torch_as_it_was() -> Iterator[None]:
+    """Fail the test that leaves a switch of torch as no other test expects it, not one that comes later.
+
+    What a monkeypatch changed has been put back by then: `_plain_terminal` asks for it after this.
+    """
+    before = _switches()
+    yield
+    after = _switches()
+    if before and after:
+        assert after == before
+
+
+def _switches() -> dict[str, object]:
+    """Return the switches of torch that hold for the whole process; none while it is not imported."""
+    torch = sys.modules.get("torch")
+    if not hasattr(torch, "compile"):
+        return {}
+    cudnn = torch.backends.cudnn
+    return {
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "fills": torch.utils.deterministic.fill_uninitialized_memory,
+        "precision": torch.get_float32_matmul_precision(),
+        "dtype": torch.get_default_dtype(),
+        "gradients": torch.is_grad_enabled(),
+        "anomaly": torch.is_anomaly_enabled(),
+        "threads": torch.get_num_threads(),
+        **{f"cudnn.{name}": getattr(cudnn, name) for name in ("allow_tf32", "benchmark", "deterministic")},
+    }
+
+
+@pytest.fixture(autouse=True)
+def _plain_terminal(_torch_as_it_was: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take away what a developer's shell says about terminals; tests that need it say so themselves."""
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)

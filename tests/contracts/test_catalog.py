@@ -261,6 +261,7 @@ def settings_restored() -> Iterator[None]:
     cudnn = torch.backends.cudnn
     backend = {name: getattr(cudnn, name) for name in ("benchmark", "deterministic", "allow_tf32")}
     precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
+    fills = torch.utils.deterministic.fill_uninitialized_memory
     yield
     for name, value in dynamo.items():
         setattr(config, name, value)
@@ -270,6 +271,7 @@ def settings_restored() -> Iterator[None]:
     torch.set_float32_matmul_precision(precision)
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = fills
     gc.unfreeze()
     gc.enable()
 
