@@ -500,11 +500,6 @@ class ModuleHooks:
         getattr(torch.nn.modules.module, "_global_forward_hooks_with_kwargs", {}).pop(self._after.id, None)
 
 
-def put_buffer(module: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
-    """Have a module hold this tensor under the name of a buffer that it has."""
-    module._buffers[name] = tensor
-
-
 def in_backward() -> bool:
     """Return whether the calling thread runs inside a backward pass (a recomputed block, a hook)."""
     ask = getattr(torch._C, "_current_graph_task_id", None)

@@ -456,6 +456,23 @@ def test_channels_last_changes_weights_and_images(put_in: Callable[..., Patch]) 
     assert patch.check().evidence == "channels_last on 1 module and 1 input"
 
 
+def test_channels_last_leaves_other_dimensions_alone_and_puts_memory_back(
+    put_in: Callable[..., Patch],
+) -> None:
+    patch = put_in("FX310")
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(2), nn.Unflatten(1, (1, 8, 1)), nn.Conv3d(1, 2, 1))
+    model.register_buffer("spread", torch.ones(1, 2, 1, 1).expand(1, 2, 4, 4))
+    weight = model[0].weight
+    looks_at_it, before = weight.detach().view(-1), weight.detach().clone()
+    model(torch.randn(2, 3, 8, 8)).sum().backward()
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        weight += 1
+    patch.uninstall()
+    assert weight.is_contiguous() and weight.grad is not None and weight.grad.is_contiguous()
+    assert torch.equal(looks_at_it, (before + 1).view(-1))
+
+
 def test_compiling_keeps_names_and_says_how_many_graphs(put_in: Callable[..., Patch]) -> None:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()

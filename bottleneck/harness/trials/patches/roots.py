@@ -146,10 +146,8 @@ class ChannelsLast(RootPatch):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._changed: list[weakref.ref[Any]] = []
-        self._were: list[tuple[weakref.ref[Any], tuple[int, ...]]] = []
-        """Weights, and how they lay."""
-        self._buffers: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
-        """Module, name and tensor: another one takes its place."""
+        self._were: list[tuple[weakref.ref[Any], torch.Tensor]] = []
+        """Weights and buffers, and the memory that they were in: others may look at it, too."""
         self._optimizers: tuple[Any, ...] = ()
 
     def _watch(self, kinds: set[type]) -> None:
@@ -167,16 +165,12 @@ class ChannelsLast(RootPatch):
     def uninstall(self) -> None:
         """Every weight as it lay before; what came into being meanwhile lies as its weight does."""
         super().uninstall()
-        for reference, stride in self._were:
-            parameter = reference()
-            if parameter is not None:
-                self._lay(parameter, stride)
-        for part, name, buffer in self._buffers:
-            now = getattr(part, name)
-            if now is not buffer:
-                torch_private.put_buffer(part, name, buffer.copy_(now))
+        for reference, before in self._were:
+            tensor = reference()
+            if tensor is not None:
+                tensor.data = before.copy_(tensor.data)
+                self._lay(tensor, before.stride())
         self._were.clear()
-        self._buffers.clear()
         self._changed.clear()
         self._optimizers = ()
 
@@ -188,14 +182,11 @@ class ChannelsLast(RootPatch):
         if all(p.is_contiguous(memory_format=torch.channels_last) for p in images):
             self.passed("it is in channels_last already")
             return False
-        weights = [parameter for parameter in module.parameters() if parameter.dim() == 4]
-        self._were += [(weakref.ref(parameter), parameter.stride()) for parameter in weights]
-        for part in module.modules():
-            buffers = part.named_buffers(recurse=False)
-            self._buffers += [(part, name, buffer) for name, buffer in buffers if buffer.dim() == 4]
-        module.to(memory_format=torch.channels_last)
-        for parameter in weights:
-            self._lay_states(parameter)
+        # Not module.to(): it hands the format to tensors of five dimensions, too, which have another one.
+        for tensor in [*module.parameters(), *module.buffers()]:
+            if tensor.dim() == 4 and 0 not in tensor.stride():
+                self._were.append((weakref.ref(tensor), tensor.data))
+                self._lay(tensor, tensor.to(memory_format=torch.channels_last, device="meta").stride())
         self._changed.append(weakref.ref(module))
         self.acted(None)
         return True
@@ -208,24 +199,15 @@ class ChannelsLast(RootPatch):
             **{name: self._converted(value) for name, value in kwargs.items()},
         )
 
-    def _lay(self, parameter: torch.Tensor, stride: tuple[int, ...]) -> None:
-        """Lay a weight out with other strides, and with it what belongs to it."""
-        for tensor in (parameter, parameter.grad):
-            if tensor is not None and tensor.stride() != stride:
-                tensor.data = _strided(tensor.data, stride)
-        self._lay_states(parameter)
+    def _lay(self, tensor: torch.Tensor, stride: tuple[int, ...]) -> None:
+        """Lay a tensor out with other strides, and with it what belongs to a weight.
 
-    def _lay_states(self, parameter: torch.Tensor) -> None:
-        """Lay out what optimizers keep of a parameter: fused kernels want all in one order."""
-        stride = parameter.stride()
-        for optimizer in self._optimizers:
-            for value in optimizer.state.get(parameter, {}).values():
-                if (
-                    isinstance(value, torch.Tensor)
-                    and value.shape == parameter.shape
-                    and value.stride() != stride
-                ):
-                    value.data = _strided(value.data, stride)
+        What optimizers keep of it goes along: fused kernels want all in one order.
+        """
+        states = (optimizer.state.get(tensor, {}) for optimizer in self._optimizers)
+        for laid in (tensor, tensor.grad, *(value for state in states for value in state.values())):
+            if isinstance(laid, torch.Tensor) and laid.shape == tensor.shape and laid.stride() != stride:
+                laid.data = _strided(laid.data, stride)
 
     def _converted(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.dim() == 4:
