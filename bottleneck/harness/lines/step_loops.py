@@ -147,9 +147,11 @@ def _read_loop(loop: _Loop) -> _Found:
     for statement in loop.body:
         reader.statement(statement)
     carried = reader.carries()
-    target = {name for name, _ in _names(loop.target)} if not isinstance(loop, ast.While) else set()
-    form = carried and any(_calls(node, target) for node in _inside(loop.body))
-    form = form or (not isinstance(loop, ast.While) and ast.unparse(loop.iter).endswith(".param_groups"))
+    form = False
+    if not isinstance(loop, ast.While):
+        target = {name for name, _ in _names(loop.target)}
+        form = carried and any(_calls(node, target) for node in _inside(loop.body))
+        form = form or ast.unparse(loop.iter).endswith(".param_groups")
     return _Found(loop.lineno, loop.end_lineno or loop.lineno, carried=carried, form=form)
 
 

@@ -118,13 +118,6 @@ def unrecorded(trace: Trace) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return whole, np.delete(whole, np.unique(around[around >= 0])) if len(rows) else whole[:0]
 
 
-def not_launched(program: Program, mask: NDArray[np.bool_]) -> Edit:
-    """Return the edit in which these activities are not launched, nor dispatched on the host."""
-    events = np.zeros(len(program.kind), dtype=bool)
-    events[program.event[mask]] = True
-    return Edit(duration=np.where(mask, 0.0, 1.0), gone=np.where(events[:, None], program.work, 0.0))
-
-
 def checkpoint_ms(
     replay: Replay, calibration: Calibration, forward: NDArray[np.bool_], *, true_ms: float
 ) -> float:

@@ -85,6 +85,13 @@ class Edit:
         )
 
 
+def not_launched(program: Program, mask: NDArray[np.bool_]) -> Edit:
+    """Return the edit in which these activities are not launched, nor dispatched on the host."""
+    events = np.zeros(len(program.kind), dtype=bool)
+    events[program.event[mask]] = True
+    return Edit(duration=np.where(mask, 0.0, 1.0), gone=np.where(events[:, None], program.work, 0.0))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """When everything happened, float64 ns from the first step boundary."""

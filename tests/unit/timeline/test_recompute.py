@@ -10,11 +10,10 @@ from torch_bottleneck.timeline.lanes.program import Program, build_program
 from torch_bottleneck.timeline.lanes.recompute import (
     checkpoint_ms,
     forward_work,
-    not_launched,
     recomputed,
     unrecorded,
 )
-from torch_bottleneck.timeline.lanes.replay import Replay
+from torch_bottleneck.timeline.lanes.replay import Replay, not_launched
 from torch_bottleneck.timeline.trace.table import Trace
 
 from .traces import BACKWARD, TraceWriter

@@ -118,7 +118,7 @@ class CudnnTf32(Flag):
     needs_ampere = True
 
     def switches(self) -> dict[str, Switch]:
-        return {"cudnn.allow_tf32": _cudnn("allow_tf32", wanted=True)}
+        return {"cudnn.allow_tf32": _attribute(torch.backends.cudnn, "allow_tf32", wanted=True)}
 
 
 class CudnnBenchmark(Flag):
@@ -132,7 +132,7 @@ class CudnnBenchmark(Flag):
     )
 
     def switches(self) -> dict[str, Switch]:
-        return {"cudnn.benchmark": _cudnn("benchmark", wanted=True)}
+        return {"cudnn.benchmark": _attribute(torch.backends.cudnn, "benchmark", wanted=True)}
 
 
 class CudnnSearchOff(Flag):
@@ -144,7 +144,7 @@ class CudnnSearchOff(Flag):
     why_not_live = "cuDNN keeps the algorithms of all sizes that it has met, and a trial repeats its batches"
 
     def switches(self) -> dict[str, Switch]:
-        return {"cudnn.benchmark": _cudnn("benchmark", wanted=False)}
+        return {"cudnn.benchmark": _attribute(torch.backends.cudnn, "benchmark", wanted=False)}
 
 
 class NotDeterministic(Flag):
@@ -156,7 +156,7 @@ class NotDeterministic(Flag):
 
     def switches(self) -> dict[str, Switch]:
         return {
-            "cudnn.deterministic": _cudnn("deterministic", wanted=False),
+            "cudnn.deterministic": _attribute(torch.backends.cudnn, "deterministic", wanted=False),
             "use_deterministic_algorithms": Switch(
                 torch.are_deterministic_algorithms_enabled, _use_deterministic_algorithms, wanted=False
             ),
@@ -171,14 +171,8 @@ class NewMemoryUnfilled(Flag):
     needs_gpu = False
 
     def switches(self) -> dict[str, Switch]:
-        module = torch.utils.deterministic
-        return {
-            "fill_uninitialized_memory": Switch(
-                lambda: module.fill_uninitialized_memory,
-                lambda value: setattr(module, "fill_uninitialized_memory", value),
-                wanted=False,
-            )
-        }
+        name = "fill_uninitialized_memory"
+        return {name: _attribute(torch.utils.deterministic, name, wanted=False)}
 
 
 class DistributionsUnchecked(Flag):
@@ -205,6 +199,5 @@ def _use_deterministic_algorithms(mode: bool) -> None:
     torch.use_deterministic_algorithms(mode, warn_only=warn_only)
 
 
-def _cudnn(name: str, *, wanted: bool) -> Switch:
-    cudnn = torch.backends.cudnn
-    return Switch(lambda: getattr(cudnn, name), lambda value: setattr(cudnn, name, value), wanted)
+def _attribute(owner: Any, name: str, *, wanted: bool) -> Switch:
+    return Switch(lambda: getattr(owner, name), lambda value: setattr(owner, name, value), wanted)

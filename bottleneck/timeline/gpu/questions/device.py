@@ -15,8 +15,7 @@ from ....model.words import percent
 from ...lanes.labels import Work
 from ...lanes.program import PARTS, Program
 from ...lanes.questions import Question, masks_basis, repeats_basis
-from ...lanes.recompute import not_launched
-from ...lanes.replay import Edit
+from ...lanes.replay import Edit, not_launched
 from ..device_masks import DeviceWork
 from ..math_rates import FIXED_NS, math_speed_up
 from .circumstances import Circumstances
