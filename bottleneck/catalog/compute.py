@@ -277,24 +277,29 @@ def rows_of(x, index):  # in place of x[index]; negative numbers are refused
         id="FX325",
         title="Give no gradients to what is not updated",
         addresses=("BN315",),
-        what_to_change="Parameters that no optimizer has still get gradients in each step. Turn that off for"
-        " them. The beginning of a model then needs no backward at all. In the backward of a function of your"
-        " own, return None where ctx.needs_input_grad is False, and compute nothing for it.",
+        what_to_change="A backward makes gradients that nobody reads. Name the parameters that it is for, or"
+        " detach() what comes from another model. Turn gradients off for what is never updated: the beginning"
+        " of a model then needs no backward at all. In the backward of a function of your own, return None"
+        " where ctx.needs_input_grad is False, and compute nothing for it.",
         when=seen("gradients.wasted", "==", True, "gradients are computed that nobody uses"),
         what_if=WhatIf.DROPPED_GONE,
-        may_break="Nothing, where their gradients are not read: a norm over all gradients becomes smaller.",
-        basis="the share of dropped gradients taken from the backward of these functions",
+        may_break="Nothing, where their gradients are not read: a norm over all gradients becomes smaller."
+        " DistributedDataParallel does not allow inputs=.",
+        basis="the nodes of the backward that lead to nothing but gradients nobody reads",
         code="""\
-# For the part that the optimizer does not have.
-for parameter in model.parameters():
+loss.backward(inputs=list(model.parameters()))  # only what it trains
+# For what is never updated:
+for parameter in encoder.parameters():
     parameter.requires_grad_(False)
 # In backward() of a function of your own:
 #     by_weight = given.t() @ x if ctx.needs_input_grad[1] else None""",
-        undo="parameter.requires_grad_(True)",
+        undo="loss.backward(); parameter.requires_grad_(True)",
         verify="The backward is shorter; the loss is the same.",
         can_try=True,
         sources=(
             docs("notes/autograd.html#setting-requires-grad", "Autograd mechanics: setting requires_grad"),
+            docs("generated/torch.Tensor.backward.html", "torch.Tensor.backward: inputs"),
+            source("https://github.com/pytorch/examples/issues/116", "pytorch/examples #116"),
             source("https://github.com/awslabs/fortuna/pull/90", "awslabs/fortuna #90"),
         ),
     ),

@@ -296,6 +296,39 @@ def engine_owner() -> tuple[Any, str] | None:
     return None
 
 
+def fills_all_leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a call of that function, with these behind its first argument, is a plain `backward()`.
+
+    `torch.autograd.grad` returns gradients, and `backward(inputs=...)` fills those of its inputs only.
+    """
+    return len(args) == 4 and not args[3] and kwargs.get("accumulate_grad") is True
+
+
+def with_inputs(args: tuple[Any, ...], inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments of such a call for which only these leaves are filled."""
+    return (*args[:3], inputs)
+
+
+def gradient_dimensions(node: Any, number: int) -> int:
+    """Return how many dimensions a gradient has that a node takes, by the input's number; 0: not known."""
+    try:
+        return len(node._input_metadata[number].shape)
+    except (AttributeError, IndexError, RuntimeError):
+        return 0
+
+
+def grad_of_tensor() -> Any:
+    """Return the descriptor of `Tensor.grad`, which Python inherits from a base class, or None."""
+    return vars(torch._C.TensorBase).get("grad") if "grad" not in vars(torch.Tensor) else None
+
+
+def has_gradient_hooks(tensor: Any) -> bool:
+    """Return whether somebody is told of a leaf's gradient when it is made."""
+    return bool(
+        getattr(tensor, "_backward_hooks", None) or getattr(tensor, "_post_accumulate_grad_hooks", None)
+    )
+
+
 NO_SEQUENCE = 1 << 62
 """Numbers of autograd nodes from which there is none: nodes that add gradients up have the largest."""
 

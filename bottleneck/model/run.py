@@ -396,6 +396,16 @@ class RepeatFacts(_Record, frozen=True, kw_only=True):
     """The user's lines that lead to them, the most expensive first."""
 
 
+class UnreadGradients(_Record, frozen=True, kw_only=True):
+    """A backward of whose gradients nobody reads some: they are cleared first, or no optimizer has them."""
+
+    site: SourceSite
+    tensors: int
+    """Tensors that get a gradient."""
+    unread: int
+    """Of these, those whose gradient nobody reads."""
+
+
 class GraphLines(_Record, frozen=True, kw_only=True):
     """The user's line of each node that the backward of one step visits, in the order of their recording."""
 
@@ -413,6 +423,11 @@ class GraphLines(_Record, frozen=True, kw_only=True):
     dropped: dict[str, float] = {}
     """By name of a node, of the gradients that a function of a script's own computes: the share that autograd
     drops, since no gradient is needed there. Only those that drop any."""
+    unread: list[float] = []
+    """By node: the share of what its backward computes that leads to nothing but gradients nobody reads.
+    Empty where there are none."""
+    unread_by: list[UnreadGradients] = []
+    """The backwards that make them."""
 
 
 class CopyFacts(_Record, frozen=True, kw_only=True):

@@ -218,6 +218,7 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         "q": torch.randn(1, 2, 4, 8),
         "k": torch.randn(1, 2, 4, 8),
         "v": torch.randn(1, 2, 4, 8),
+        "loss": model(inputs).sum(),
         "losses": torch.rand(8),
         "mask": torch.rand(8) > 0.5,
         "weights": torch.randn(4096, 1024),

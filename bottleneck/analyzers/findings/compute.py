@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from ...model.codes import WORK_PARTS, Part, WhatIf
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
-from ...model.run import SourceSite
+from ...model.run import GraphLines, SourceSite
 from ...model.words import ms, percent
 from ..base import Analyzer, Facts, kernel_evidence
 from ..sections.compute_facts import compute_facts, dtype_text
@@ -279,26 +280,29 @@ class GradientsNobodyUses(Analyzer):
 
     What it means
         A part of the model is meant to stay as it is, and was left out of the optimizer. Its
-        parameters still need gradients, so that the backward computes them, in each step. Or a
-        function with a backward of its own returns gradients for inputs that need none: autograd
-        drops them.
+        parameters still need gradients, so that the backward computes them, in each step. Or one
+        model's loss goes back through another model, as a discriminator's through the generator, and
+        zero_grad() clears what it leaves there. Or a function with a backward of its own returns
+        gradients for inputs that need none: autograd drops them.
 
     How it is measured
-        The parameters of the model that have a gradient at the end of a step, and that no optimizer
-        has. On a GPU, what such functions return in one step, beside what the graph asks for.
+        In one step, who looks at a parameter's gradient between the backward that makes it and what
+        clears it. The graph of that backward tells which of its nodes lead to nothing but unread
+        gradients. Hooks count as readers. Not in compiled code, nor where ranks train together:
+        there, the parameters that have a gradient and no optimizer are counted.
 
     What it costs you
-        For parameters, at most the backward; what share of it is not known from a trace. The figure
-        is the share of the parameters, and a trial measures it. For functions, the replay shortens
-        their backward by the share of the gradients that are dropped.
+        The replay shortens the backward by these nodes, and by one factor's share of a product's
+        backward. Where only the parameters are counted, the figure is their share of the backward.
 
     What it is not
         Not layers that a gradient only passes through on its way to others: these have to stay.
 
     What to do
-        parameter.requires_grad_(False) for what is not updated. Where that is the beginning of the
-        model, run it under torch.no_grad(). In a function of your own, look at
-        ctx.needs_input_grad, and return None where it is False.
+        parameter.requires_grad_(False) for what is never updated. Where that is the beginning of the
+        model, run it under torch.no_grad(). For what another loss updates, detach() what comes from
+        it, or name what this backward is for: loss.backward(inputs=list(own.parameters())). In a
+        function of your own, look at ctx.needs_input_grad, and return None where it is False.
 
     Source
         PyTorch notes, "Autograd mechanics"; awslabs/fortuna issue 90, JDAI-CV/fast-reid issue 178,
@@ -308,8 +312,11 @@ class GradientsNobodyUses(Analyzer):
     code = "BN315"
 
     def find(self, facts: Facts) -> Iterator[Finding]:
-        """Say how many, and how long the backward takes; which functions return gradients for nobody."""
-        yield from self._dropped(facts)
+        """Say of which backward, and of which functions; without a graph, how many parameters."""
+        graph = facts.run.graph if facts.run is not None else None
+        if graph is not None and (graph.dropped or graph.unread):
+            yield from self._priced(facts, graph)
+            return
         share = facts.number("gradients.unused_share") or 0.0
         backward_ms = facts.phases_ms.get("backward")
         if share < NEGLIGIBLE_SHARE or not backward_ms:
@@ -325,26 +332,39 @@ class GradientsNobodyUses(Analyzer):
             not_this="Their price is not known from the trace: it is measured where it is tried.",
         )
 
-    def _dropped(self, facts: Facts) -> Iterator[Finding]:
+    def _priced(self, facts: Facts, graph: GraphLines) -> Iterator[Finding]:
         answer = facts.ask(WhatIf.DROPPED_GONE)
-        graph = facts.run.graph if facts.run is not None else None
-        if answer is None or graph is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
+        if answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
             return
         lines = Counter(
             line
             for node, line in zip(graph.node, graph.line, strict=True)
             if line >= 0 and graph.names[node] in graph.dropped
         )
-        told = ", ".join(
+        returned = [
             f"{name} ({percent(share)} of its gradients)" for name, share in sorted(graph.dropped.items())
-        )
+        ]
+        backward = [
+            f"the backward of {Path(each.site.file).name}:{each.site.line}"
+            f" (for {each.unread} of {each.tensors} parameters)"
+            for each in graph.unread_by
+        ]
         yield self.finding(
             facts,
-            f"Gradients that nobody needs are computed in {told}",
+            f"Gradients that nobody uses are computed in {', '.join(backward + returned)}",
             answer=answer,
-            evidence=[Evidence(text=f"dropped by autograd: {told}", source="the graph of one step")],
-            sites=[graph.sites[line] for line, _ in lines.most_common()],
-            not_this="Each gradient of such a function counts alike.",
+            evidence=[
+                *(Evidence(text=f"never read: {told}", source="the graph of one step") for told in backward),
+                *(
+                    Evidence(text=f"dropped by autograd: {told}", source="the graph of one step")
+                    for told in returned
+                ),
+            ],
+            sites=[
+                *(each.site for each in graph.unread_by),
+                *(graph.sites[line] for line, _ in lines.most_common()),
+            ],
+            not_this="Each gradient of a function of your own, and each factor of a product, counts alike.",
         )
 
 

@@ -241,7 +241,7 @@ def build_context(
         out["device.kind"] = "cpu"
         out["math.half"] = next(iter(run.half_types), None) if run is not None else None
     if run is not None:
-        dropped = run.graph is not None and bool(run.graph.dropped)
+        dropped = run.graph is not None and bool(run.graph.dropped or run.graph.unread)
         out["gradients.wasted"] = dropped or bool(run.settings.get("gradients.unused_share"))
         out |= _machine(run) | _step(run, step) | _optimizer(run) | _allocator(run)
         out |= {key: value for key, value in run.settings.items() if key in CONTEXT_KEYS}

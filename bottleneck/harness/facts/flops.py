@@ -16,6 +16,7 @@ compiler computes in their place, a CUDA graph replays, or cuDNN's recurrent lay
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterable
 from statistics import fmean
 from typing import Any
 
@@ -36,12 +37,13 @@ from .repeats import RepeatWatch
 class FlopStep:
     """Steps under the counting session; what goes wrong becomes the artefact's reason."""
 
-    def __init__(self) -> None:
+    def __init__(self, optimizers: Callable[[], Iterable[Any]] = tuple) -> None:
+        """`optimizers` returns those of the script."""
         self._profile: Any = None
         self._counts: list[FlopCount] = []
         self._masks = MaskWatch()
         self._repeats = RepeatWatch()
-        self._graph = GraphWatch()
+        self._graph = GraphWatch(optimizers)
         self.busy = False
         """Inside start or stop: the profiler that begins or ends now is ours."""
 

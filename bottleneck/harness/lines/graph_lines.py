@@ -1,10 +1,10 @@
-"""The user's line that recorded each node of the backward's graph, as autograd itself notes it.
+"""The nodes of the backward's graph: the user's line that recorded each, and which of them work for nobody.
 
 In: the first of the steps in which FLOPs are counted, when nothing is timed. Out: `GraphLines` for run.json.
 Autograd's anomaly mode notes the Python stack with each node; it is on for that step, without its checks.
 What it notes is made here: to write out a whole stack takes milliseconds, two frames of it microseconds.
-Nothing is looked at where dynamo has compiled anything, which would compile again, nor without a device:
-there the host's samples tell the lines.
+Nothing is looked at where dynamo has compiled anything, which would compile again. Without a device no lines
+are noted: there the host's samples tell them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import linecache
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
@@ -22,16 +22,17 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from ...model.run import GraphLines, SourceSite
+from ...model.run import GraphLines, SourceSite, UnreadGradients
 from .. import torch_private
 from ..events.replacing import Replacements
+from .backward_graph import is_python, nodes_of, sequence_number
+from .gradient_reads import GradientReads, held_by
 from .sites import is_library, line_of
 
 _FRAME: Final = re.compile(r'\s*File "(.*)", line (\d+), in (.*)\n\s*(.*)')
 _TORCH_AND_OURS: Final = (str(Path(torch.__file__).parent), str(Path(__file__).resolve().parents[2]))
 _PACKAGES: Final = ("site-packages", "dist-packages")
 _LONGEST = 80
-_MOST_NODES = 100_000
 
 
 _Line: TypeAlias = tuple[SourceSite, str]
@@ -41,7 +42,8 @@ _Line: TypeAlias = tuple[SourceSite, str]
 class GraphWatch:
     """One per process, on for one step."""
 
-    def __init__(self) -> None:
+    def __init__(self, optimizers: Callable[[], Iterable[Any]] = tuple) -> None:
+        """`optimizers` returns those of the script."""
         self._replaced = Replacements()
         self._on = self._ours = False
         self._nodes: dict[int, tuple[str, _Line | None, _Line | None]] = {}
@@ -50,15 +52,20 @@ class GraphWatch:
         self._gradients: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
         """By name of a node of a function that is written in Python."""
+        self._reads = GradientReads(lambda: held_by(optimizers()), one_step=True)
+        self._sees_reads = self._notes_lines = False
 
     def begin(self) -> bool:
-        """Look at what is recorded from now on; False where nothing is looked at."""
+        """Look at what is recorded from now on; return whether lines are noted, which takes time."""
         owner, noter = torch_private.engine_owner(), torch_private.stack_noter()
-        on_cpu = torch_private.device_kind() == "cpu"
-        if owner is None or noter is None or on_cpu or torch_private.dynamo_counter("stats", "unique_graphs"):
+        if owner is None or torch_private.dynamo_counter("stats", "unique_graphs"):
             return False
         self._on = True
+        self._sees_reads = self._reads.begin()
         self._replaced.put(*owner, self._make_engine)
+        self._notes_lines = noter is not None and torch_private.device_kind() != "cpu"
+        if noter is None or not self._notes_lines:
+            return False
         # A script that has the mode on keeps it as it is.
         self._ours = torch_private.note_stacks(on=True)
         if self._ours:
@@ -66,8 +73,9 @@ class GraphWatch:
         return True
 
     def end(self) -> GraphLines | None:
-        """Look no more; None where no backward was seen."""
+        """Look no more; None where no backward was seen, or nothing of it is known."""
         self._replaced.undo()
+        self._reads.end()
         if self._ours:
             torch_private.note_stacks(on=False)
         self._on = self._ours = False
@@ -75,7 +83,9 @@ class GraphWatch:
         self._known = {}
         gradients, self._gradients = self._gradients, Counter()
         dropped, self._dropped = self._dropped, Counter()
-        if not nodes:
+        unread, shares = self._unread()
+        self._reads.forget()
+        if not nodes or not (self._notes_lines or dropped or unread):
             return None
         names: dict[str, int] = {}
         lines: dict[_Line, int] = {}
@@ -92,13 +102,35 @@ class GraphWatch:
             sites=[site for site, _ in lines],
             texts=[text for _, text in lines],
             dropped={name: count / gradients[name] for name, count in dropped.items() if count},
+            unread=[shares.get(number, 0.0) for number in sorted(nodes)] if unread else [],
+            unread_by=unread,
         )
+
+    def _unread(self) -> tuple[list[UnreadGradients], dict[int, float]]:
+        """Return the backwards that make gradients for nobody, and the share of each node's work for them."""
+        found: list[UnreadGradients] = []
+        shares: dict[int, float] = {}
+        with contextlib.suppress(Exception):
+            for one in self._reads.passes if self._sees_reads else ():
+                its = dict(self._reads.shares(one))
+                # A graph that several backwards go through works for one of them, if for any.
+                for node in one.graph:
+                    if node.leaf is None:
+                        shares[node.key] = min(its.get(node.key, 0.0), shares.get(node.key, 1.0))
+                unread = self._reads.unread(one)
+                if unread and one.site is not None:
+                    of = UnreadGradients(site=one.site, tensors=len(one.made), unread=len(unread))
+                    found.append(of)
+        return found, shares
 
     def _make_engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
             if self._on and not torch_private.in_backward():
                 try:
-                    self._walk(outputs)
+                    nodes = nodes_of(outputs)
+                    self._walk(nodes)
+                    if torch_private.fills_all_leaves(args, kwargs):
+                        self._reads.backward(nodes)
                 except Exception:
                     self._on = False
             # With the mode on, torch warns of an error that the script may expect.
@@ -141,19 +173,13 @@ class GraphWatch:
 
         return format_stack
 
-    def _walk(self, outputs: Any) -> None:
-        # Of a tensor, or of an edge of the graph.
-        starts = (getattr(output, "grad_fn", None) or getattr(output, "node", None) for output in outputs)
-        left = [node for node in starts if node is not None]
-        while left and len(self._nodes) < _MOST_NODES:
-            node = left.pop()
-            number = node._sequence_nr()
-            # Where gradients are added up there is no number: all of these have the largest.
-            if number in self._nodes or number >= torch_private.NO_SEQUENCE:
+    def _walk(self, nodes: list[Any]) -> None:
+        for node in nodes:
+            number = sequence_number(node)
+            if number is None or number in self._nodes:
                 continue
             self._nodes[number] = (node.name(), *self._lines(node.metadata.get("traceback_")))
-            left += [after for after, _ in node.next_functions if after is not None]
-            if hasattr(node, "_forward_cls"):
+            if is_python(node):
                 self._replaced.hook(node.register_hook(self._count_dropped(node.name(), node.next_functions)))
 
     def _count_dropped(self, name: str, edges: Any) -> Callable[[Any, Any], None]:

@@ -101,6 +101,7 @@ class Agent(StepObserver[LoaderWatch]):
             horizon=self._horizon,
             clock=self.clock,
             notes=self._notes,
+            optimizers=self._learned.optimizers.living,
             found_sync=lambda: self._learned.sites.note("synchronisation"),
             at_trace_end=self._facts.write_settings,
         )

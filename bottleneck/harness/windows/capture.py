@@ -7,7 +7,7 @@ script: each artefact has one broad `except` that turns into its status and reas
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...clocks import perf_counter_ns
 from .. import torch_private
@@ -19,7 +19,7 @@ from .timetable import Timetable
 from .trace_window import ONLY_TIMED, TraceWindow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ...model.run import Overhead
     from ...runs.plan import Plan
@@ -61,6 +61,7 @@ class Capture:
         horizon: Horizon,
         clock: PhaseClock,
         notes: NoteBook,
+        optimizers: Callable[[], Iterable[Any]] = tuple,
         found_sync: Callable[[], None],
         at_trace_end: Callable[[], None],
     ) -> None:
@@ -73,6 +74,7 @@ class Capture:
             horizon: how many steps may be left.
             clock: tells the phases of a step.
             notes: is open while the memory window is.
+            optimizers: returns those of the script.
             found_sync: called at each synchronising call during the memory window.
             at_trace_end: called when the trace window has ended (settings are read then).
         """
@@ -92,7 +94,7 @@ class Capture:
         """The warm-up went on because of the script's own profiler."""
         self._changed = False
         self._memory = MemoryWindow(store, self._book, notes=notes, found_sync=found_sync)
-        self._flops = FlopStep()
+        self._flops = FlopStep(optimizers)
         self.stacks = StackWindow(store, clock)
         self._ended: str | None = None
         """Why there are no more steps, once there are none."""

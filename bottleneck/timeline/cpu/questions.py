@@ -16,7 +16,7 @@ from ...model.words import ms, percent
 from ..lanes.by_code import without
 from ..lanes.labels import Work
 from ..lanes.program import Program
-from ..lanes.questions import EAGER, Question, amount_gone, masks_basis, repeats_basis
+from ..lanes.questions import DROPPED_BASIS, EAGER, Question, amount_gone, masks_basis, repeats_basis
 from ..lanes.replay import Edit
 from ..steps.facts import Facts
 from ..steps.loop_price import LoopPrice
@@ -71,6 +71,8 @@ class Amounts:
     """Share of the backward that the loss records; None if not known."""
     fills: float = 0.0
     """Fills of new memory, which determinism asks for."""
+    dropped: float = 0.0
+    """Share of the backward that makes gradients nobody uses; no time."""
     updates: float = 0.0
     """Operators in the update per step; no time."""
 
@@ -121,12 +123,7 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
             f"{1 / rate:.2g} times that of {kind} on this machine"
             + (f"; without {ms(amounts.casts)} of casts" if amounts.casts > 0 else ""),
         )
-    if amounts.fills > 0:
-        yield Question(
-            WhatIf.FILLS_GONE,
-            Edit(gone=amount_gone(program, amounts.fills, _OPERATORS)),
-            "without the fills of new memory",
-        )
+    yield from _for_nobody(program, amounts)
     yield Question(
         WhatIf.FUSED_ATTENTION,
         Edit(gone=amount_gone(program, amounts.scores, (Work.MEMORY,))),
@@ -206,6 +203,21 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
         Edit(work={Work.COLLECTOR: 0.0}),
         "collector time measured by gc.callbacks in the baseline",
     )
+
+
+def _for_nobody(program: Program, amounts: Amounts) -> Iterator[Question]:
+    if amounts.fills > 0:
+        yield Question(
+            WhatIf.FILLS_GONE,
+            Edit(gone=amount_gone(program, amounts.fills, _OPERATORS)),
+            "without the fills of new memory",
+        )
+    if amounts.dropped > 0:
+        share = np.asarray([amounts.dropped * (phase == "backward") for phase in program.phases])
+        gone = np.zeros_like(program.work)
+        for each in (*_OPERATORS, Work.ALLOCATOR):
+            gone[:, each] = share * program.work[:, each]
+        yield Question(WhatIf.DROPPED_GONE, Edit(gone=gone), DROPPED_BASIS)
 
 
 def _training_dispatch(program: Program) -> NDArray[np.float64]:

@@ -19,6 +19,7 @@ from ...model.words import milliseconds
 from ...model.work import ComputeFacts
 from ..lanes.budget import budget_lines
 from ..lanes.by_code import code_tree, extra_nodes, recorded_in_loss, time_of, without
+from ..lanes.graph_nodes import NODE, nodes_of_graph, wasted
 from ..lanes.labels import Work
 from ..lanes.questions import EAGER, Question
 from ..lanes.reader import Priced
@@ -364,6 +365,7 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
             seams_per_step=sum(not seam.backward for seam in seams) / max(1, segments.steps),
             in_loss=recorded_in_loss(trace) if facts.tree is not None else None,
             fills=_fills_ms(trace, segments) * scale,
+            dropped=_dropped(trace, segments, facts),
             updates=_updates(segments),
         )
         amounts = replace(amounts, loop=_loop(division, facts, in_loss=amounts.in_loss))
@@ -407,6 +409,17 @@ def _fills_ms(trace: Trace, segments: Segments) -> float:
     fills = trace.rows(named=FILL, among=segments.holds(trace))
     filled = fills[trace.inside(fills, trace.rows(Kind.OP, named=NEW_MEMORY))]
     return float(trace.dur_ns[filled].sum()) / max(1, segments.steps) / 1e6
+
+
+def _dropped(trace: Trace, segments: Segments, facts: Facts) -> float:
+    """Return the share of the backward's nodes, by time, that makes gradients nobody uses."""
+    if facts.graph is None:
+        return 0.0
+    starts = segments.start_ns[np.unique(segments.step, return_index=True)[1]]
+    rows, places = nodes_of_graph(trace, starts, facts.graph)
+    ours = segments.holds(trace)
+    spent = float((trace.dur_ns[rows] * wasted(facts.graph)[places])[ours[rows]].sum())
+    return spent / max(1.0, float(trace.dur_ns[trace.rows(Kind.OP, named=NODE, among=ours)].sum()))
 
 
 def _updates(segments: Segments) -> float:

@@ -1,14 +1,11 @@
 """Which lines of the user's the device works for: each kernel by the operation that asked for it.
 
 In: a trace, its program, and the lines that autograd noted for the nodes of a step's graph. Out: the line of
-each activity, in forward and backward. The nodes of a traced step are those of the noted one where both have
-as many of a name: the k-th of a name is the k-th.
+each activity, in forward and backward.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,14 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.run import GraphLines
+from ..lanes.graph_nodes import NO_NODE, nodes_of_graph, wasted
 from ..lanes.program import Program
 from ..lanes.recompute import recorders
-from ..trace.dialect import Kind
-from ..trace.intervals import latest
 from ..trace.table import Trace
 
-NODE = re.compile(r"^autograd::engine::evaluate_function: ")
-NO_LINE = -1
+NO_LINE = NO_NODE
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +29,20 @@ class Asked:
     line: NDArray[np.intp]
     inner: NDArray[np.intp]
     node: NDArray[np.intp]
+    place: NDArray[np.intp]
+    """In the order of the graph's nodes."""
     backward: NDArray[np.bool_]
     """A node of the backward asked for it."""
 
     def dropped(self) -> NDArray[np.float64] | None:
         """Return the share of each activity that makes gradients nobody needs, (m,); None where none does."""
-        shares = np.array([self.graph.dropped.get(name, 0.0) for name in (*self.graph.names, "")])
-        found = np.where(self.backward, shares[self.node], 0.0)
+        found = np.where(self.backward, wasted(self.graph)[self.place], 0.0)
         return found if found.any() else None
 
 
 def asked_by(trace: Trace, program: Program, graph: GraphLines) -> Asked:
     """Return what asked for each activity; what the forward does belongs to the node that it records."""
-    nodes = trace.rows(Kind.OP, named=NODE)
-    nodes = nodes[trace.sequence[nodes] >= 0]
-    place = _places_of_nodes(trace, program, nodes, graph)
+    nodes, place = nodes_of_graph(trace, program.mark_ns.astype(np.int64), graph)
     launched = program.row[program.event]
     when, thread = trace.ts_ns[launched], trace.tid[launched]
 
@@ -68,24 +62,4 @@ def asked_by(trace: Trace, program: Program, graph: GraphLines) -> Asked:
         # One more entry, which NO_LINE as an index means.
         return np.array([*(places or [NO_LINE] * len(graph.node)), NO_LINE], dtype=np.intp)[found]
 
-    return Asked(graph, of(graph.line), of(graph.inner), of(graph.node), backward)
-
-
-def _places_of_nodes(
-    trace: Trace, program: Program, nodes: NDArray[np.intp], graph: GraphLines
-) -> NDArray[np.intp]:
-    """Return which of the noted nodes each node of the traced steps is, shape of `nodes`."""
-    noted: dict[str, list[int]] = defaultdict(list)
-    for at, name in enumerate(graph.node):
-        noted[graph.names[name]].append(at)
-    out = np.full(len(nodes), NO_LINE, dtype=np.intp)
-    step = latest(program.mark_ns.astype(np.int64), trace.ts_ns[nodes]).tolist()
-    names = [NODE.sub("", trace.names[code]) for code in trace.name[nodes].tolist()]
-    order = np.lexsort((trace.sequence[nodes], step)).tolist()
-    seen, done = Counter(zip(step, names, strict=True)), Counter[tuple[int, str]]()
-    for at in order:
-        key = (step[at], names[at])
-        if seen[key] == len(noted[names[at]]):
-            out[at] = noted[names[at]][done[key]]
-            done[key] += 1
-    return out
+    return Asked(graph, of(graph.line), of(graph.inner), of(graph.node), found, backward)

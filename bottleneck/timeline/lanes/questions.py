@@ -45,6 +45,9 @@ def amount_gone(program: Program, ms: float, works: Sequence[Work]) -> NDArray[n
     return room * min(1.0, ms * 1e6 / total) if total > 0 else room
 
 
+DROPPED_BASIS = "replay with the backward shorter by what makes gradients that nobody uses"
+
+
 def masks_basis(share: float, left: float) -> str:
     """Say what the price of masks that mask nothing is made of; see `Facts.idle_masks`."""
     return (

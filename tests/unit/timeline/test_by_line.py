@@ -122,3 +122,23 @@ def test_a_gradient_that_nobody_needs_has_its_share_of_the_functions_backward_as
     assert found.cost_ms == pytest.approx(halved_ms, rel=0.05)
     assert found.sites[0].line == 45
     assert "50 % of its gradients" in found.title
+
+
+def test_gradients_that_nobody_reads_have_the_time_of_their_nodes_as_price(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(CASE.folder, folder)
+    run = msgspec.json.decode((folder / "run.json").read_bytes())
+    graph = run["graph"]
+    wanted = graph["names"].index("IndexBackward0")
+    graph["unread"] = [1.0 if name == wanted else 0.0 for name in graph["node"]]
+    site = {"file": "train.py", "line": 52, "function": "main"}
+    graph["unread_by"] = [{"site": site, "tensors": 9, "unread": 2}]
+    (folder / "run.json").write_bytes(msgspec.json.encode(run))
+    found = {finding.code: finding for finding in diagnose_paths([folder]).findings}["BN315"]
+    trace, program, recorded_graph = recorded()
+    asked = asked_by(trace, program, recorded_graph)
+    mine = asked.backward & (asked.node == wanted)
+    # They are not launched either.
+    assert found.cost_ms >= 0.95 * program.duration[mine].sum() / program.steps / 1e6
+    assert (found.sites[0].file, found.sites[0].line) == ("train.py", 52)
+    assert "the backward of train.py:52 (for 2 of 9 parameters)" in found.title

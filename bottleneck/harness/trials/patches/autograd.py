@@ -1,7 +1,8 @@
 """Patches of what autograd is asked to do beside differentiating: look for NaN, cast, compute things twice.
 
-In: `torch.set_anomaly_enabled`, which all ways of detecting anomalies lead to; autocast; the two ways in
-which `torch.utils.checkpoint` computes things twice; indexing by tensors. Out: the same training without.
+In: `torch.set_anomaly_enabled`, which all ways of detecting anomalies lead to; autocast; what a backward
+makes gradients for; the two ways in which `torch.utils.checkpoint` computes things twice; indexing by
+tensors. Out: the same training without.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import torch
 
 from ....model.verify import Applied
 from ... import torch_private
-from .base import Patch, Program
+from ...lines.gradient_reads import held_by
+from ..fewer_gradients import PASSES_SEEN, OnlyWhatIsRead
+from .base import Patch, Program, plural
 from .roots import RootPatch
 
 
@@ -88,33 +91,47 @@ class NoAutocastOnCpu(Patch):
 
 
 class NoUnusedGradients(RootPatch):
-    """What no optimizer has gets no gradient."""
+    """What no optimizer has gets no gradient, and a backward makes none that is cleared before it is read."""
 
     fix = "FX325"
-    says = ("gradients turned off for {}", "parameter")
-    nothing_to_do = "no parameter of a module in training is without an optimizer"
+    nothing_to_do = "all gradients are read, as far as could be seen"
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._held: set[int] = set()
         self._off: list[Any] = []
+        self._narrowed = 0
+        self._backward = OnlyWhatIsRead(lambda: self._held)
 
     def install(self) -> None:
         super().install()
         self.replaced.put(torch.optim.Optimizer, "add_param_group", self._make_adding)
 
+    def training_begins(self) -> None:
+        self._backward.begin(self.replaced, self._narrows)
+
     def put_in(self, program: Program) -> None:
-        for optimizer in program.optimizers:
-            for group in optimizer.param_groups:
-                self._held |= set(map(id, group["params"]))
+        self._held = held_by(program.optimizers)
+        self._narrowed = 0
         super().put_in(program)
-        self._take_now(program)
+        if not program.is_replicated and self._backward.begin(self.replaced, self._narrows):
+            for root in program.roots:
+                self._roots[root] = self.takes(root)
+        else:
+            self._take_now(program)
+
+    def settle_steps(self, program: Program) -> int:
+        return super().settle_steps(program) + (0 if self._backward.is_known else PASSES_SEEN)
+
+    def _narrows(self) -> None:
+        self._narrowed += 1
+        self.acted_here()
 
     def _make_adding(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def add_param_group(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             added = original(optimizer, *args, **kwargs)
-            self._held |= set(map(id, optimizer.param_groups[-1]["params"]))
+            self._held |= held_by([optimizer])
             return added
 
         return add_param_group
@@ -132,8 +149,24 @@ class NoUnusedGradients(RootPatch):
 
     def uninstall(self) -> None:
         super().uninstall()
+        self._backward.end()
         while self._off:
             self._off.pop().requires_grad_(True)
+
+    def close(self) -> None:
+        self._backward.forget()
+
+    def check(self) -> Applied:
+        if self._backward.missed:
+            return self.not_applied("a gradient was read that nobody had read before")
+        return super().check()
+
+    def evidence(self) -> str:
+        off = self.count - self._narrowed
+        told = [f"gradients turned off for {plural(off, 'parameter')}"] if off else []
+        if self._narrowed:
+            told.append(f"{plural(self._narrowed, 'backward')} asked only for gradients that are read")
+        return ", ".join(told)
 
 
 class RowsSelected(Patch):

@@ -14,7 +14,7 @@ from ....model.codes import Part, WhatIf
 from ....model.words import percent
 from ...lanes.labels import Work
 from ...lanes.program import PARTS, Program
-from ...lanes.questions import Question, masks_basis, repeats_basis
+from ...lanes.questions import DROPPED_BASIS, Question, masks_basis, repeats_basis
 from ...lanes.replay import Edit, not_launched
 from ..device_masks import DeviceWork
 from ..math_rates import FIXED_NS, math_speed_up
@@ -82,9 +82,8 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
     if known.dropped is not None:
         yield Question(
             WhatIf.DROPPED_GONE,
-            Edit(duration=1.0 - known.dropped),
-            "replay with the backward of these functions shorter by the share of their gradients that nobody "
-            "needs",
+            not_launched(program, known.dropped == 1.0).and_also(Edit(duration=1.0 - known.dropped)),
+            DROPPED_BASIS,
         )
     if work.index_sums.any():
         yield Question(

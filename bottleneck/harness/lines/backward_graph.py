@@ -1,0 +1,84 @@
+"""The graph that a backward is about to go through.
+
+In: what `backward` is called for. Out: autograd's nodes, each after all that it leads to, and what is to be
+known of them once they are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .. import torch_private
+
+MOST_NODES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """One of them, of which nothing is kept but a leaf."""
+
+    key: int
+    """Its sequence number; below 0 for a leaf."""
+    leaf: Any
+    """The tensor whose gradient it adds up."""
+    edges: tuple[tuple[int, bool], ...]
+    """What it computes gradients for: the key of the next node, and whether it has two dimensions or more."""
+    is_python: bool
+    """It is of a function that is written in Python."""
+
+
+def nodes_of(outputs: Iterable[Any]) -> list[Any]:
+    """Return the nodes behind these tensors or edges; none where there are more than can be looked at."""
+    starts = (getattr(output, "grad_fn", None) or getattr(output, "node", None) for output in outputs)
+    found: list[Any] = []
+    open_nodes = [(node, iter(node.next_functions)) for node in starts if node is not None]
+    seen = {id(node) for node, _ in open_nodes}
+    # Autograd keeps no object for a node, only as long as somebody holds it: all are held until the end.
+    while open_nodes:
+        node, edges = open_nodes[-1]
+        for after, _ in edges:
+            if after is not None and id(after) not in seen:
+                seen.add(id(after))
+                open_nodes.append((after, iter(after.next_functions)))
+                break
+        else:
+            found.append(node)
+            open_nodes.pop()
+        if len(seen) > MOST_NODES:
+            return []
+    return found
+
+
+def described(nodes: Iterable[Any]) -> list[GraphNode]:
+    """Return what is to be known of nodes."""
+    return [
+        GraphNode(
+            key=_key(node),
+            leaf=getattr(node, "variable", None),
+            edges=tuple(
+                (_key(after), torch_private.gradient_dimensions(after, number) >= 2)
+                for after, number in node.next_functions
+                if after is not None
+            ),
+            is_python=is_python(node),
+        )
+        for node in nodes
+    ]
+
+
+def sequence_number(node: Any) -> int | None:
+    """Return a node's number; None where gradients are added up, since all of these have the largest."""
+    number = int(node._sequence_nr())
+    return number if number < torch_private.NO_SEQUENCE else None
+
+
+def is_python(node: Any) -> bool:
+    """Return whether a node is of a function that is written in Python."""
+    return hasattr(node, "_forward_cls")
+
+
+def _key(node: Any) -> int:
+    leaf = getattr(node, "variable", None)
+    return int(node._sequence_nr()) if leaf is None else -id(leaf)

@@ -1,0 +1,50 @@
+"""Which nodes of a noted graph those are that the backwards of the traced steps go through.
+
+In: a trace, where its steps begin, the graph noted in another step. Out: the noted node of each traced one,
+where both steps have as many of a name: the k-th of a name is the k-th. And how much of each is for nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...model.run import GraphLines
+from ..trace.dialect import Kind
+from ..trace.intervals import latest
+from ..trace.table import Trace
+
+NODE = re.compile(r"^autograd::engine::evaluate_function: ")
+NO_NODE = -1
+
+
+def nodes_of_graph(
+    trace: Trace, steps_ns: NDArray[np.int64], graph: GraphLines
+) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+    """Return the rows of the nodes that backwards go through, and which noted node each is, or NO_NODE."""
+    rows = trace.rows(Kind.OP, named=NODE)
+    rows = rows[trace.sequence[rows] >= 0]
+    noted: dict[str, list[int]] = defaultdict(list)
+    for at, name in enumerate(graph.node):
+        noted[graph.names[name]].append(at)
+    out = np.full(len(rows), NO_NODE, dtype=np.intp)
+    step = latest(steps_ns, trace.ts_ns[rows]).tolist()
+    names = [NODE.sub("", trace.names[code]) for code in trace.name[rows].tolist()]
+    order = np.lexsort((trace.sequence[rows], step)).tolist()
+    seen, done = Counter(zip(step, names, strict=True)), Counter[tuple[int, str]]()
+    for at in order:
+        key = (step[at], names[at])
+        if seen[key] == len(noted[names[at]]):
+            out[at] = noted[names[at]][done[key]]
+            done[key] += 1
+    return rows, out
+
+
+def wasted(graph: GraphLines) -> NDArray[np.float64]:
+    """Return the share of each node's backward that makes gradients nobody uses; one more, for NO_NODE."""
+    dropped = np.array([graph.dropped.get(graph.names[name], 0.0) for name in graph.node])
+    unread = np.array(graph.unread or [0.0] * len(graph.node))
+    return np.append(np.maximum(dropped, unread), 0.0)

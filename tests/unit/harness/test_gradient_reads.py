@@ -1,0 +1,184 @@
+"""Gradients that nobody reads: who they are, what of the backward makes them, and a training without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from torch_bottleneck.harness import torch_private
+from torch_bottleneck.harness.lines.graph_lines import GraphWatch
+from torch_bottleneck.harness.trials.fewer_gradients import PASSES_SEEN
+from torch_bottleneck.harness.trials.patches import make_patches
+from torch_bottleneck.harness.trials.patches.base import Patch, Program
+from torch_bottleneck.model.run import GraphLines
+from torch_bottleneck.model.verify import Wish
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever other tests of this process have compiled."""
+    monkeypatch.setattr(torch_private, "dynamo_counter", lambda *_: 0)
+
+
+class Pair:
+    """A generator and a discriminator, each with the other's gradients in its way."""
+
+    def __init__(self, *, set_to_none: bool = True) -> None:
+        torch.manual_seed(1)
+        self.made = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6))
+        self.judge = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 1))
+        self.by_made = torch.optim.SGD(self.made.parameters(), lr=0.1)
+        self.by_judge = torch.optim.SGD(self.judge.parameters(), lr=0.1)
+        self.set_to_none = set_to_none
+        self.looks: Callable[[], object] = lambda: None
+
+    def step(self) -> None:
+        self.by_judge.zero_grad(self.set_to_none)
+        loss = self.judge(self.made(torch.randn(3, 4))).mean()
+        loss.backward()
+        self.looks()
+        self.by_judge.step()
+        self.by_made.zero_grad(self.set_to_none)
+        loss = -self.judge(self.made(torch.randn(3, 4))).mean()
+        loss.backward()
+        self.by_made.step()
+
+    @property
+    def weights(self) -> list[torch.Tensor]:
+        return [*self.made.parameters(), *self.judge.parameters()]
+
+    @property
+    def program(self) -> Program:
+        return Program(roots=(self.made, self.judge), optimizers=(self.by_made, self.by_judge))
+
+
+def watched(step: Callable[[], object], *optimizers: torch.optim.Optimizer) -> GraphLines | None:
+    """Return what is known of one step's graph."""
+    step()
+    watch = GraphWatch(lambda: optimizers)
+    watch.begin()
+    step()
+    assert "grad" in vars(torch.Tensor)
+    graph = watch.end()
+    assert "grad" not in vars(torch.Tensor)
+    return graph
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_what_another_loss_leaves_is_cleared_before_anybody_reads_it(*, set_to_none: bool) -> None:
+    graph = watched(Pair(set_to_none=set_to_none).step)
+    assert graph is not None
+    assert [(each.tensors, each.unread) for each in graph.unread_by] == [(8, 4), (8, 4)]
+    assert [each.site.function for each in graph.unread_by] == ["step", "step"]
+    shares = list(zip((graph.names[name] for name in graph.node), graph.unread, strict=True))
+    # Of the judge's loss all of the other model's nodes, and what the first product makes for them.
+    first = [name for name, share in shares if share == 1.0]
+    assert sorted(first) == sorted(["AddmmBackward0"] * 2 + ["ReluBackward0"] + ["TBackward0"] * 4)
+    # The judge's own products in the other's loss: half is for its weights.
+    assert [name for name, share in shares if share == 0.5] == ["AddmmBackward0"] * 3
+
+
+def test_who_reads_a_gradient_by_hand_needs_it() -> None:
+    pair, kept = Pair(), []
+    pair.looks = lambda: kept.append([p.grad for p in pair.made.parameters()])
+    graph = watched(pair.step)
+    assert graph is not None
+    # The judge's gradients of the other loss stay unread.
+    assert [(each.tensors, each.unread) for each in graph.unread_by] == [(8, 4)]
+
+
+def test_a_hook_is_a_reader() -> None:
+    pair = Pair()
+    for parameter in pair.weights:
+        parameter.register_hook(lambda grad: grad)
+    assert watched(pair.step) is None
+
+
+def test_gradients_that_are_added_up_are_read_at_the_end() -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        for _ in range(3):
+            model(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+
+    assert watched(step, optimizer) is None
+
+
+def test_where_all_are_unread_somebody_has_a_way_that_was_not_seen() -> None:
+    model = nn.Linear(4, 4)
+
+    def step() -> None:
+        model.zero_grad()
+        model(torch.randn(2, 4)).sum().backward()
+
+    assert watched(step) is None
+
+
+def test_what_no_optimizer_has_is_unread_and_what_one_has_may_be_read_later() -> None:
+    body, head = nn.Linear(4, 4), nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    late = torch.optim.SGD(body.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        head(body(torch.randn(2, 4))).sum().backward()
+        optimizer.step()
+
+    graph = watched(step, optimizer)
+    assert graph is not None
+    assert [(each.tensors, each.unread) for each in graph.unread_by] == [(4, 2)]
+    # Both factors of the body's product: its input needs none. And of the head's the one for its input.
+    assert sorted(share for share in graph.unread if share) == [0.5, 1.0, 1.0]
+    assert watched(step, optimizer, late) is None
+
+
+@pytest.fixture
+def patch() -> Iterator[Patch]:
+    (found,) = make_patches([Wish(fix="FX325")])
+    yield found
+    if found.is_on:
+        found.switch_off()
+    found.close()
+
+
+def train(pair: Pair, steps: int, *, seed: int = 2) -> None:
+    torch.manual_seed(seed)
+    for _ in range(steps):
+        pair.step()
+
+
+def test_without_them_the_training_is_the_same(patch: Patch) -> None:
+    plain, narrowed = Pair(), Pair()
+    train(plain, PASSES_SEEN + 4)
+    patch.switch_on(narrowed.program)
+    train(narrowed, PASSES_SEEN + 4)
+    patch.switch_off()
+    assert all(torch.equal(a, b) for a, b in zip(plain.weights, narrowed.weights, strict=True))
+    assert patch.found().evidence == "7 backwards asked only for gradients that are read"
+    # What it knows by now it does not look for again.
+    assert patch.settle_steps(narrowed.program) < 3 + PASSES_SEEN
+    patch.switch_on(narrowed.program)
+    train(narrowed, 1)
+    patch.switch_off()
+    assert patch.found().count == 2
+
+
+def test_one_that_is_read_after_all_is_zeros_and_all_are_made_again(patch: Patch) -> None:
+    pair, seen = Pair(), []
+    patch.switch_on(pair.program)
+    train(pair, PASSES_SEEN + 2)
+    pair.by_made.zero_grad()
+    pair.looks = lambda: seen.append(pair.made[0].weight.grad)
+    train(pair, 2)
+    patch.switch_off()
+    assert not seen[0].any()
+    assert seen[1].any()
+    assert patch.found().state == "not applied"
+    assert "had read before" in patch.found().reason
+    assert "grad" not in vars(torch.Tensor)
