@@ -207,6 +207,34 @@ head = torch.nn.Linear(768, rounded)""",
         ),
     ),
     Fix(
+        id="FX330",
+        title="Compute outputs only where they count",
+        addresses=("BN320",),
+        what_to_change="The loss ignores a part of the outputs. Pick the rows that count from the hidden states,"
+        " before the last layer, instead of masking its outputs.",
+        when=seen("outputs.counted_ms", ">", 0.0, "all rows of the outputs have a part in the loss"),
+        what_if=WhatIf.IDLE_ROWS_GONE,
+        basis="the last products and what follows them, without these rows",
+        may_break="The outputs of the other positions are gone, also for metrics. Sizes change from step to step.",
+        code="""\
+counts = labels != -100
+loss = loss_fn(head(hidden[counts]), labels[counts])""",
+        undo="Give the last layer all positions again.",
+        verify="The loss is the same; the last product has fewer rows.",
+        arithmetic=Arithmetic.REORDERED,
+        sources=(
+            source(
+                "https://github.com/verl-project/verl/issues/7686",
+                "verl #7686",
+                "logits of the prompts: 54.4 to 50.7 s",
+            ),
+            source(
+                "https://github.com/google-research/bert/blob/master/run_pretraining.py",
+                "BERT: gather_indexes before the output layer",
+            ),
+        ),
+    ),
+    Fix(
         id="FX328",
         title="Leave new memory unfilled, deterministic or not",
         addresses=("BN318",),

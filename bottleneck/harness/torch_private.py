@@ -309,12 +309,12 @@ def with_inputs(args: tuple[Any, ...], inputs: tuple[Any, ...]) -> tuple[Any, ..
     return (*args[:3], inputs)
 
 
-def gradient_dimensions(node: Any, number: int) -> int:
-    """Return how many dimensions a gradient has that a node takes, by the input's number; 0: not known."""
+def gradient_shape(node: Any, number: int) -> tuple[int, ...]:
+    """Return the shape of a gradient that a node takes, by the input's number; empty if it is not known."""
     try:
-        return len(node._input_metadata[number].shape)
-    except (AttributeError, IndexError, RuntimeError):
-        return 0
+        return tuple(node._input_metadata[number].shape)
+    except (AttributeError, IndexError, RuntimeError, TypeError):
+        return ()
 
 
 def grad_of_tensor() -> Any:

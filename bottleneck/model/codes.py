@@ -98,6 +98,7 @@ class WhatIf(str, Enum):
     FILLS_GONE = "fills-gone"
     SIZES_ALIGNED = "sizes-aligned"
     DROPPED_GONE = "dropped-gone"
+    IDLE_ROWS_GONE = "idle-rows-gone"
     PADDING_GONE = "padding-gone"
     # Of several ranks together.
     NO_LATE_RANK = "no-late-rank"
@@ -395,6 +396,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN317", "index-summed-serially", _C.COMPUTE, kernels_by=WhatIf.INDEX_SUMS_GONE),
     CodeEntry("BN318", "new-memory-filled", _C.COMPUTE, kernels_by=WhatIf.FILLS_GONE),
     CodeEntry("BN319", "sizes-unaligned", _C.COMPUTE, kernels_by=WhatIf.SIZES_ALIGNED),
+    CodeEntry("BN320", "outputs-nobody-counts", _C.COMPUTE, within_others=True),
     CodeEntry("BN401", "graph-breaks", _C.GRAPH_BREAK),
     CodeEntry("BN402", "recompiles-in-steady-state", _C.COMPILE, priced_by=WhatIf.NO_COMPILE),
     CodeEntry("BN403", "cudagraphs-skipped", _C.LAUNCH),

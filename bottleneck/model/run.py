@@ -428,6 +428,9 @@ class GraphLines(_Record, frozen=True, kw_only=True):
     Empty where there are none."""
     unread_by: list[UnreadGradients] = []
     """The backwards that make them."""
+    idle: list[float] = []
+    """By node, from the loss to the matrix products nearest to it: the share of its numbers that are of rows
+    whose gradient is zero, so that they have no part in the loss. Empty where there are none."""
 
 
 class CopyFacts(_Record, frozen=True, kw_only=True):

@@ -299,6 +299,11 @@ def test_code_runs(fix: Fix, training: dict[str, Any], tmp_path: Path) -> None:
         training |= {"p": torch.rand(4, 3), "y": torch.tensor([0, 2, 1, 1])}
     if fix.id == "FX323":
         training |= {"lengths": torch.tensor([4]), "mask": torch.ones(4, 4, dtype=torch.bool)}
+    if fix.id == "FX330":
+        labels = torch.full((4, 10), -100)
+        labels[:, 6:] = 1
+        training |= {"labels": labels, "hidden": torch.randn(4, 10, 8), "head": torch.nn.Linear(8, 100)}
+        training["loss_fn"] = torch.nn.functional.cross_entropy
     if fix.id == "FX520":
         training["arrays"] = [torch.ones(4).numpy()] * 3
     if fix.id == "FX513":

@@ -16,6 +16,7 @@ from ...model.words import ms, percent
 from ..base import Analyzer, Facts, kernel_evidence
 from ..sections.compute_facts import compute_facts, dtype_text
 
+_LAST_PRODUCTS = ("MmBackward", "AddmmBackward")
 _LEAST_UNGRADED = 0.05
 """Share of the step; less is not reported."""
 
@@ -365,6 +366,59 @@ class GradientsNobodyUses(Analyzer):
                 *(graph.sites[line] for line, _ in lines.most_common()),
             ],
             not_this="Each gradient of a function of your own, and each factor of a product, counts alike.",
+        )
+
+
+class OutputsNobodyCounts(Analyzer):
+    """Outputs are computed that have no part in the loss.
+
+    What it means
+        The last layer computes a row for each position, and the loss looks at a part of them: labels
+        are ignored (the prompt of an answer, words that are not masked), a mask takes positions out,
+        only the last step counts. With a large vocabulary this layer is a large part of the model.
+
+    How it is measured
+        In one step, the rows of the gradient that reaches the last matrix products: where it is zero
+        in all places, the row has no part in the loss. Not in compiled code.
+
+    What it costs you
+        The step is replayed with these products and what follows them shorter by these rows, forward
+        and backward. A bound: picking the other rows takes time, too.
+
+    What it is not
+        Not rows of which only the loss itself knows that they do not count, as those within the
+        margin of a hinge: they have to be computed. Padding is told apart, in BN312.
+
+    What to do
+        Pick the rows that count before the last layer, not after it.
+
+    Source
+        verl-project/verl issue 7686; google-research/bert, gather_indexes in run_pretraining.py.
+    """
+
+    code = "BN320"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Say how many rows, and where they are computed."""
+        answer = facts.ask(WhatIf.IDLE_ROWS_GONE)
+        graph = facts.run.graph if facts.run is not None else None
+        if answer is None or graph is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
+            return
+        share = max(graph.idle)
+        products = Counter(
+            line
+            for node, line, idle in zip(graph.node, graph.line, graph.idle, strict=True)
+            if line >= 0 and idle > 0 and graph.names[node].startswith(_LAST_PRODUCTS)
+        )
+        yield self.finding(
+            facts,
+            f"{percent(share)} of the rows that the last layer computes have no part in the loss",
+            answer=answer,
+            evidence=[
+                Evidence(text=f"{percent(share)} of the rows get no gradient", source="the graph of one step")
+            ],
+            sites=[graph.sites[line] for line, _ in products.most_common()] or facts.forward_sites(),
+            not_this="Where only the loss can tell which rows count, they have to be computed.",
         )
 
 

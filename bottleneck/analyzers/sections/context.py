@@ -31,6 +31,7 @@ _STEPS_WITH = {
     "loader.in_main_ms": WhatIf.INPUT_IN_MAIN,
     "kernels.unfilled_ms": WhatIf.FILLS_GONE,
     "kernels.aligned_ms": WhatIf.SIZES_ALIGNED,
+    "outputs.counted_ms": WhatIf.IDLE_ROWS_GONE,
 }
 """The step with something changed, where that is an answer."""
 

@@ -96,6 +96,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "kernels.bf16_share": "float: matmul and conv kernels in bf16 or fp16",
     "kernels.attention_unfused_share": "float",
     "kernels.aligned_ms": "float: the step with products of odd sizes as fast as others, where there are any",
+    "outputs.counted_ms": "float: the step without outputs that are not in the loss, where there are any",
     "kernels.unfilled_ms": "float: the step without the fills of new memory, where there are any",
     "kernels.index_sums_share": "float: sums of gradients in the backward of x[index]",
     "kernels.attention_share": "float: fused attention kernels",

@@ -6,6 +6,7 @@ known of them once they are gone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ class GraphNode:
     """The tensor whose gradient it adds up."""
     edges: tuple[tuple[int, bool], ...]
     """What it computes gradients for: the key of the next node, and whether it has two dimensions or more."""
+    numbers: int
+    """In the gradient that it takes, as many as its function returned; 0: not known."""
     is_python: bool
     """It is of a function that is written in Python."""
 
@@ -58,10 +61,11 @@ def described(nodes: Iterable[Any]) -> list[GraphNode]:
             key=_key(node),
             leaf=getattr(node, "variable", None),
             edges=tuple(
-                (_key(after), torch_private.gradient_dimensions(after, number) >= 2)
+                (_key(after), len(torch_private.gradient_shape(after, number)) >= 2)
                 for after, number in node.next_functions
                 if after is not None
             ),
+            numbers=math.prod(torch_private.gradient_shape(node, 0) or (0,)),
             is_python=is_python(node),
         )
         for node in nodes

@@ -22,7 +22,7 @@ from torch import nn
 from ...model.run import SourceSite
 from .. import torch_private
 from ..events.replacing import Replacements
-from .backward_graph import GraphNode, described
+from .backward_graph import GraphNode
 from .sites import user_site
 
 _MADE: Final = "made"
@@ -98,9 +98,8 @@ class GradientReads:
         self._leaves.clear()
         self.passes.clear()
 
-    def backward(self, nodes: Iterable[Any]) -> Pass:
-        """Note a backward that begins, and fills all leaves among these nodes."""
-        graph = described(nodes)
+    def backward(self, graph: list[GraphNode]) -> Pass:
+        """Note a backward that begins, and fills all leaves in this graph."""
         made: dict[int, int] = {}
         for node in graph:
             if node.leaf is not None:

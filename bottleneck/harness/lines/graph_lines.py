@@ -25,8 +25,9 @@ import torch
 from ...model.run import GraphLines, SourceSite, UnreadGradients
 from .. import torch_private
 from ..events.replacing import Replacements
-from .backward_graph import is_python, nodes_of, sequence_number
+from .backward_graph import described, is_python, nodes_of, sequence_number
 from .gradient_reads import GradientReads, held_by
+from .output_rows import OutputRows
 from .sites import is_library, line_of
 
 _FRAME: Final = re.compile(r'\s*File "(.*)", line (\d+), in (.*)\n\s*(.*)')
@@ -53,6 +54,7 @@ class GraphWatch:
         self._dropped: Counter[str] = Counter()
         """By name of a node of a function that is written in Python."""
         self._reads = GradientReads(lambda: held_by(optimizers()), one_step=True)
+        self._rows = OutputRows(self._replaced)
         self._sees_reads = self._notes_lines = False
 
     def begin(self) -> bool:
@@ -84,8 +86,10 @@ class GraphWatch:
         gradients, self._gradients = self._gradients, Counter()
         dropped, self._dropped = self._dropped, Counter()
         unread, shares = self._unread()
+        idle = self._idle()
         self._reads.forget()
-        if not nodes or not (self._notes_lines or dropped or unread):
+        self._rows.forget()
+        if not nodes or not (self._notes_lines or dropped or unread or idle):
             return None
         names: dict[str, int] = {}
         lines: dict[_Line, int] = {}
@@ -104,6 +108,7 @@ class GraphWatch:
             dropped={name: count / gradients[name] for name, count in dropped.items() if count},
             unread=[shares.get(number, 0.0) for number in sorted(nodes)] if unread else [],
             unread_by=unread,
+            idle=[idle.get(number, 0.0) for number in sorted(nodes)] if idle else [],
         )
 
     def _unread(self) -> tuple[list[UnreadGradients], dict[int, float]]:
@@ -123,14 +128,22 @@ class GraphWatch:
                     found.append(of)
         return found, shares
 
+    def _idle(self) -> dict[int, float]:
+        """Return the share of the rows that each node worked on for nothing, by its number."""
+        with contextlib.suppress(Exception):
+            return dict(self._rows.shares())
+        return {}
+
     def _make_engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
             if self._on and not torch_private.in_backward():
                 try:
                     nodes = nodes_of(outputs)
                     self._walk(nodes)
+                    graph = described(nodes)
+                    self._rows.backward(nodes, graph)
                     if torch_private.fills_all_leaves(args, kwargs):
-                        self._reads.backward(nodes)
+                        self._reads.backward(graph)
                 except Exception:
                     self._on = False
             # With the mode on, torch warns of an error that the script may expect.

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from .. import torch_private
 from ..events.replacing import Replacements
-from ..lines.backward_graph import nodes_of
+from ..lines.backward_graph import described, nodes_of
 from ..lines.gradient_reads import GradientReads, Pass
 from ..lines.sites import line_of, user_frame, user_frame_of
 
@@ -96,7 +96,7 @@ class OnlyWhatIsRead:
     def _look(self, place: _Place, nodes: list[Any]) -> None:
         seen = self._seen[place]
         if len(seen) < PASSES_SEEN or (len(seen) < _MOST_PASSES and not self._reads.is_decided(seen[0])):
-            seen.append(self._reads.backward(nodes))
+            seen.append(self._reads.backward(described(nodes)))
             return
         self._unread = {
             where: [weakref.ref(self._reads.tensor(leaf)) for leaf in self._reads.unread(*passes)]

@@ -16,7 +16,15 @@ from ...model.words import ms, percent
 from ..lanes.by_code import without
 from ..lanes.labels import Work
 from ..lanes.program import Program
-from ..lanes.questions import DROPPED_BASIS, EAGER, Question, amount_gone, masks_basis, repeats_basis
+from ..lanes.questions import (
+    DROPPED_BASIS,
+    EAGER,
+    IDLE_ROWS_BASIS,
+    Question,
+    amount_gone,
+    masks_basis,
+    repeats_basis,
+)
 from ..lanes.replay import Edit
 from ..steps.facts import Facts
 from ..steps.loop_price import LoopPrice
@@ -73,6 +81,8 @@ class Amounts:
     """Fills of new memory, which determinism asks for."""
     dropped: float = 0.0
     """Share of the backward that makes gradients nobody uses; no time."""
+    idle_rows: float = 0.0
+    """Rows of outputs that have no part in the loss."""
     updates: float = 0.0
     """Operators in the update per step; no time."""
 
@@ -211,6 +221,12 @@ def _for_nobody(program: Program, amounts: Amounts) -> Iterator[Question]:
             WhatIf.FILLS_GONE,
             Edit(gone=amount_gone(program, amounts.fills, _OPERATORS)),
             "without the fills of new memory",
+        )
+    if amounts.idle_rows > 0:
+        yield Question(
+            WhatIf.IDLE_ROWS_GONE,
+            Edit(gone=amount_gone(program, amounts.idle_rows, (*_OPERATORS, Work.ALLOCATOR))),
+            IDLE_ROWS_BASIS,
         )
     if amounts.dropped > 0:
         share = np.asarray([amounts.dropped * (phase == "backward") for phase in program.phases])

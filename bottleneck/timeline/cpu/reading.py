@@ -11,19 +11,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model.codes import Part
 from ...model.doubt import WATCHED_REMEDY, Doubt, DoubtCode
-from ...model.run import JsonValue, Run
+from ...model.run import GraphLines, JsonValue, Run
 from ...model.words import milliseconds
 from ...model.work import ComputeFacts
 from ..lanes.budget import budget_lines
 from ..lanes.by_code import code_tree, extra_nodes, recorded_in_loss, time_of, without
-from ..lanes.graph_nodes import NODE, nodes_of_graph, wasted
+from ..lanes.graph_nodes import NODE, idle, nodes_of_graph, wasted
 from ..lanes.labels import Work
 from ..lanes.questions import EAGER, Question
 from ..lanes.reader import Priced
-from ..lanes.recompute import recomputed_ns, unrecorded
+from ..lanes.recompute import recomputed_ns, recorders, unrecorded
 from ..lanes.replay import Edit, Replay
 from ..lanes.seam_prices import price_seams
 from ..lanes.seams import Seam, find_seams
@@ -366,6 +367,7 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
             in_loss=recorded_in_loss(trace) if facts.tree is not None else None,
             fills=_fills_ms(trace, segments) * scale,
             dropped=_dropped(trace, segments, facts),
+            idle_rows=_idle_rows_ms(trace, segments, facts),
             updates=_updates(segments),
         )
         amounts = replace(amounts, loop=_loop(division, facts, in_loss=amounts.in_loss))
@@ -411,15 +413,37 @@ def _fills_ms(trace: Trace, segments: Segments) -> float:
     return float(trace.dur_ns[filled].sum()) / max(1, segments.steps) / 1e6
 
 
+def _graph_nodes(trace: Trace, segments: Segments, graph: GraphLines) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the rows of the backward's nodes in these steps, and which of the noted nodes each is."""
+    starts = segments.start_ns[np.unique(segments.step, return_index=True)[1]]
+    rows, places = nodes_of_graph(trace, starts, graph)
+    ours = segments.holds(trace)[rows]
+    return rows[ours], places[ours]
+
+
 def _dropped(trace: Trace, segments: Segments, facts: Facts) -> float:
     """Return the share of the backward's nodes, by time, that makes gradients nobody uses."""
     if facts.graph is None:
         return 0.0
-    starts = segments.start_ns[np.unique(segments.step, return_index=True)[1]]
-    rows, places = nodes_of_graph(trace, starts, facts.graph)
-    ours = segments.holds(trace)
-    spent = float((trace.dur_ns[rows] * wasted(facts.graph)[places])[ours[rows]].sum())
-    return spent / max(1.0, float(trace.dur_ns[trace.rows(Kind.OP, named=NODE, among=ours)].sum()))
+    rows, places = _graph_nodes(trace, segments, facts.graph)
+    whole = trace.rows(Kind.OP, named=NODE, among=segments.holds(trace))
+    spent = float((trace.dur_ns[rows] * wasted(facts.graph)[places]).sum())
+    return spent / max(1.0, float(trace.dur_ns[whole].sum()))
+
+
+def _idle_rows_ms(trace: Trace, segments: Segments, facts: Facts) -> float:
+    """Return the ms per step of working on rows that have no part in the loss, both ways.
+
+    Nearly all of it is work of operators, which the profiler slows no more than the step as a whole.
+    """
+    if facts.graph is None or not facts.graph.idle:
+        return 0.0
+    rows, places = _graph_nodes(trace, segments, facts.graph)
+    share, made = idle(facts.graph)[places], recorders(trace)
+    recording = [made.get(number, NONE) for number in trace.sequence[rows].tolist()]
+    forward = np.where(np.array(recording) == NONE, 0, trace.dur_ns[recording])
+    spent = float((share * (trace.dur_ns[rows] + forward)).sum())
+    return facts.true_ms * spent / max(1.0, float(segments.step_ns.sum()))
 
 
 def _updates(segments: Segments) -> float:

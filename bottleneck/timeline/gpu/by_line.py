@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.run import GraphLines
-from ..lanes.graph_nodes import NO_NODE, nodes_of_graph, wasted
+from ..lanes.graph_nodes import NO_NODE, idle, nodes_of_graph, wasted
 from ..lanes.program import Program
 from ..lanes.recompute import recorders
 from ..trace.table import Trace
@@ -37,6 +37,11 @@ class Asked:
     def dropped(self) -> NDArray[np.float64] | None:
         """Return the share of each activity that makes gradients nobody needs, (m,); None where none does."""
         found = np.where(self.backward, wasted(self.graph)[self.place], 0.0)
+        return found if found.any() else None
+
+    def idle(self) -> NDArray[np.float64] | None:
+        """Return the share of each activity that works on rows without a part in the loss, (m,), or None."""
+        found = idle(self.graph)[self.place]
         return found if found.any() else None
 
 

@@ -255,6 +255,7 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
         known=Circumstances(
             facts=facts,
             dropped=asked.dropped() if asked is not None else None,
+            idle=asked.idle() if asked is not None else None,
             copy_bytes=np.where(
                 program.part == PARTS.index(Part.COPIES), trace.bytes[program.activity_row], -1
             ),

@@ -43,6 +43,11 @@ def nodes_of_graph(
     return rows, out
 
 
+def idle(graph: GraphLines) -> NDArray[np.float64]:
+    """Return the share of each node's rows that have no part in the loss; one more, for NO_NODE."""
+    return np.array([*(graph.idle or [0.0] * len(graph.node)), 0.0])
+
+
 def wasted(graph: GraphLines) -> NDArray[np.float64]:
     """Return the share of each node's backward that makes gradients nobody uses; one more, for NO_NODE."""
     dropped = np.array([graph.dropped.get(graph.names[name], 0.0) for name in graph.node])

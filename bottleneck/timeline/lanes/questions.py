@@ -45,6 +45,10 @@ def amount_gone(program: Program, ms: float, works: Sequence[Work]) -> NDArray[n
     return room * min(1.0, ms * 1e6 / total) if total > 0 else room
 
 
+IDLE_ROWS_BASIS = (
+    "replay with what lies between the last matrix product and the loss, both ways, shorter by the rows that "
+    "have no part in the loss; picking the others takes time, too"
+)
 DROPPED_BASIS = "replay with the backward shorter by what makes gradients that nobody uses"
 
 

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from recorded.cases import CASES
 
@@ -142,3 +143,25 @@ def test_gradients_that_nobody_reads_have_the_time_of_their_nodes_as_price(tmp_p
     assert found.cost_ms >= 0.95 * program.duration[mine].sum() / program.steps / 1e6
     assert (found.sites[0].file, found.sites[0].line) == ("train.py", 52)
     assert "the backward of train.py:52 (for 2 of 9 parameters)" in found.title
+
+
+def test_rows_that_are_not_in_the_loss_have_their_share_of_both_ways_as_price(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(CASE.folder, folder)
+    run = msgspec.json.decode((folder / "run.json").read_bytes())
+    graph = run["graph"]
+    trace, program, recorded_graph = recorded()
+    asked = asked_by(trace, program, recorded_graph)
+    wanted = int(
+        np.bincount(asked.place[asked.place >= 0], weights=program.duration[asked.place >= 0]).argmax()
+    )
+    graph["idle"] = [0.75 * (at == wanted) for at in range(len(graph["node"]))]
+    (folder / "run.json").write_bytes(msgspec.json.encode(run))
+    answer = diagnose_paths([folder]).findings
+    mine = asked.place == wanted
+    assert asked.backward[mine].any()
+    assert not asked.backward[mine].all()
+    saved_ms = 0.75 * program.duration[mine].sum() / program.steps / 1e6
+    found = {finding.code: finding for finding in answer}["BN320"]
+    assert found.cost_ms == pytest.approx(saved_ms, rel=0.1)
+    assert found.title.startswith("75 % of the rows")

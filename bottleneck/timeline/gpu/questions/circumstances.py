@@ -34,6 +34,8 @@ class Circumstances:
     """Activities of the model that every step runs without gradients, (m,); None where none does."""
     dropped: NDArray[np.float64] | None = None
     """Of each activity, the share that computes gradients which nobody needs, (m,); None where none does."""
+    idle: NDArray[np.float64] | None = None
+    """Of each activity, the share that works on rows that are not in the loss, (m,); None where none does."""
     searches: Edit | None = None
     """Takes away that convolutions time their algorithms; None where none does."""
     loop: LoopPrice | None = None

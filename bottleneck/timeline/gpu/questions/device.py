@@ -14,7 +14,7 @@ from ....model.codes import Part, WhatIf
 from ....model.words import percent
 from ...lanes.labels import Work
 from ...lanes.program import PARTS, Program
-from ...lanes.questions import DROPPED_BASIS, Question, masks_basis, repeats_basis
+from ...lanes.questions import DROPPED_BASIS, IDLE_ROWS_BASIS, Question, masks_basis, repeats_basis
 from ...lanes.replay import Edit, not_launched
 from ..device_masks import DeviceWork
 from ..math_rates import FIXED_NS, math_speed_up
@@ -85,6 +85,8 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             not_launched(program, known.dropped == 1.0).and_also(Edit(duration=1.0 - known.dropped)),
             DROPPED_BASIS,
         )
+    if known.idle is not None:
+        yield Question(WhatIf.IDLE_ROWS_GONE, Edit(duration=1.0 - known.idle), IDLE_ROWS_BASIS)
     if work.index_sums.any():
         yield Question(
             WhatIf.INDEX_SUMS_GONE,

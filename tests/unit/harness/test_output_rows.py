@@ -1,0 +1,102 @@
+"""Outputs that the loss does not look at: which nodes work on them, and how much of each."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from recorded.cases import CASES
+from torch import nn
+from torch.nn import functional as F
+
+from torch_bottleneck.diagnose import diagnose_paths
+from torch_bottleneck.harness import torch_private
+from torch_bottleneck.harness.lines.graph_lines import GraphWatch
+
+ROWS, LENGTH, ASKED, WORDS = 4, 10, 6, 50
+TOKENS = torch.arange(ROWS * LENGTH).view(ROWS, LENGTH) % WORDS
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever other tests of this process have compiled."""
+    monkeypatch.setattr(torch_private, "dynamo_counter", lambda *_: 0)
+
+
+def ignored(logits: torch.Tensor) -> torch.Tensor:
+    labels = TOKENS.clone()
+    labels[:, :ASKED] = -100
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def masked(logits: torch.Tensor) -> torch.Tensor:
+    each = F.cross_entropy(logits.flatten(0, 1), TOKENS.flatten(), reduction="none").view(ROWS, LENGTH)
+    mask = (torch.arange(LENGTH) >= ASKED).float()
+    return (each * mask).sum() / mask.sum()
+
+
+def last(logits: torch.Tensor) -> torch.Tensor:
+    return logits[:, -1].square().mean()
+
+
+def every(logits: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), TOKENS.flatten())
+
+
+def idle(loss: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
+    """Return the share of each node with idle rows, by its name."""
+    model = nn.Sequential(nn.Embedding(WORDS, 8), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, WORDS, bias=False))
+    watch = GraphWatch()
+    watch.begin()
+    loss(model(TOKENS)).backward()
+    graph = watch.end()
+    if graph is None:
+        return {}
+    return {graph.names[node]: share for node, share in zip(graph.node, graph.idle, strict=True) if share}
+
+
+@pytest.mark.parametrize("loss", [ignored, masked])
+def test_rows_without_a_part_in_the_loss_are_those_of_the_last_layer(
+    loss: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    found = idle(loss)
+    # Not the layers below it, nor what follows the loss of each row.
+    assert set(found) == {
+        "MmBackward0",
+        "UnsafeViewBackward0",
+        "ViewBackward0",
+        "LogSoftmaxBackward0",
+        "NllLossBackward0",
+    }
+    assert list(found.values()) == pytest.approx([ASKED / LENGTH] * len(found))
+
+
+def test_what_follows_a_selection_works_on_what_counts() -> None:
+    found = idle(last)
+    assert found["MmBackward0"] == pytest.approx(0.9)
+    assert "PowBackward0" not in found
+
+
+def test_where_all_rows_count_there_is_nothing_to_say() -> None:
+    assert idle(every) == {}
+
+
+def test_on_the_cpu_their_price_is_their_share_of_both_ways(tmp_path: Path) -> None:
+    case = CASES["cpu-thread-unread-gradients"].folder
+    folder = tmp_path / "run"
+    shutil.copytree(case, folder)
+    run = msgspec.json.decode((case / "run.json").read_bytes())
+    costs = []
+    for share in (0.4, 0.8):
+        run["graph"]["idle"] = [share] * len(run["graph"]["node"])
+        (folder / "run.json").write_bytes(msgspec.json.encode(run))
+        found = {finding.code: finding for finding in diagnose_paths([folder]).findings}["BN320"]
+        assert found.cost_ms is not None
+        costs.append(found.cost_ms)
+    assert costs[1] == pytest.approx(2 * costs[0], rel=0.02)
+    # Forward and backward together are nearly all of this step.
+    assert 0.6 < costs[1] / (0.8 * diagnose_paths([folder]).step.true_ms) < 1.0
