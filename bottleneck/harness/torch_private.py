@@ -533,6 +533,11 @@ class ModuleHooks:
         getattr(torch.nn.modules.module, "_global_forward_hooks_with_kwargs", {}).pop(self._after.id, None)
 
 
+def is_capturing() -> bool:
+    """Return whether the script is capturing a CUDA graph, of which whatever is launched becomes a part."""
+    return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+
+
 def in_backward() -> bool:
     """Return whether the calling thread runs inside a backward pass (a recomputed block, a hook)."""
     ask = getattr(torch._C, "_current_graph_task_id", None)

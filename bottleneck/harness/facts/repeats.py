@@ -87,7 +87,7 @@ def random_state() -> tuple[bytes, ...]:
 
 def _wait_for_device() -> None:
     if torch_private.device_kind() != "cpu":
-        if torch.cuda.is_current_stream_capturing():
+        if torch_private.is_capturing():
             raise RuntimeError("a graph is being captured, which waiting would break")
         torch.cuda.synchronize()
 

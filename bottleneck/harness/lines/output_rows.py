@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import torch
 
+from .. import torch_private
 from ..events.replacing import Replacements
 from .backward_graph import GraphNode
 
@@ -43,7 +44,8 @@ class OutputRows:
 
     def backward(self, nodes: list[Any], graph: list[GraphNode]) -> None:
         """Look at a backward that is about to begin; `graph` describes these nodes, in this order."""
-        if not graph:
+        # What is launched while the script captures a CUDA graph would stay a part of it.
+        if not graph or torch_private.is_capturing():
             return
         led_to = {key for node in graph for key, _ in node.edges}
         starts = {node.key for node in graph} - led_to

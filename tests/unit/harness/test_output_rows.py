@@ -85,6 +85,11 @@ def test_where_all_rows_count_there_is_nothing_to_say() -> None:
     assert idle(every) == {}
 
 
+def test_nothing_is_launched_into_a_graph_that_the_script_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_private, "is_capturing", lambda: True)
+    assert idle(ignored) == {}
+
+
 def test_on_the_cpu_their_price_is_their_share_of_both_ways(tmp_path: Path) -> None:
     case = CASES["cpu-thread-unread-gradients"].folder
     folder = tmp_path / "run"
