@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -107,14 +108,20 @@ def test_below_a_line_of_the_users_stand_those_of_a_package_with_their_part(tmp_
     assert rows[:2] == ["loss = model(x)", "context = pooled[pillar]"]
 
 
-def test_a_gradient_that_nobody_needs_has_its_share_of_the_functions_backward_as_price(
-    tmp_path: Path,
-) -> None:
+def with_graph(tmp_path: Path, **changed: Any) -> Path:
+    """Return the recorded run with other things known of its graph."""
     folder = tmp_path / "run"
     shutil.copytree(CASE.folder, folder)
     run = msgspec.json.decode((folder / "run.json").read_bytes())
-    run["graph"]["dropped"] = {"IndexBackward0": 0.5}
+    run["graph"] |= changed
     (folder / "run.json").write_bytes(msgspec.json.encode(run))
+    return folder
+
+
+def test_a_gradient_that_nobody_needs_has_its_share_of_the_functions_backward_as_price(
+    tmp_path: Path,
+) -> None:
+    folder = with_graph(tmp_path, dropped={"IndexBackward0": 0.5})
     found = {finding.code: finding for finding in diagnose_paths([folder]).findings}["BN315"]
     trace, program, graph = recorded()
     asked = asked_by(trace, program, graph)
@@ -126,18 +133,16 @@ def test_a_gradient_that_nobody_needs_has_its_share_of_the_functions_backward_as
 
 
 def test_gradients_that_nobody_reads_have_the_time_of_their_nodes_as_price(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(CASE.folder, folder)
-    run = msgspec.json.decode((folder / "run.json").read_bytes())
-    graph = run["graph"]
-    wanted = graph["names"].index("IndexBackward0")
-    graph["unread"] = [1.0 if name == wanted else 0.0 for name in graph["node"]]
+    trace, program, graph = recorded()
+    wanted = graph.names.index("IndexBackward0")
     site = {"file": "train.py", "line": 52, "function": "main"}
-    graph["unread_by"] = [{"site": site, "tensors": 9, "unread": 2}]
-    (folder / "run.json").write_bytes(msgspec.json.encode(run))
+    folder = with_graph(
+        tmp_path,
+        unread=[1.0 if name == wanted else 0.0 for name in graph.node],
+        unread_by=[{"site": site, "tensors": 9, "unread": 2}],
+    )
     found = {finding.code: finding for finding in diagnose_paths([folder]).findings}["BN315"]
-    trace, program, recorded_graph = recorded()
-    asked = asked_by(trace, program, recorded_graph)
+    asked = asked_by(trace, program, graph)
     mine = asked.backward & (asked.node == wanted)
     # They are not launched either.
     assert found.cost_ms >= 0.95 * program.duration[mine].sum() / program.steps / 1e6
@@ -146,17 +151,12 @@ def test_gradients_that_nobody_reads_have_the_time_of_their_nodes_as_price(tmp_p
 
 
 def test_rows_that_are_not_in_the_loss_have_their_share_of_both_ways_as_price(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(CASE.folder, folder)
-    run = msgspec.json.decode((folder / "run.json").read_bytes())
-    graph = run["graph"]
-    trace, program, recorded_graph = recorded()
-    asked = asked_by(trace, program, recorded_graph)
+    trace, program, graph = recorded()
+    asked = asked_by(trace, program, graph)
     wanted = int(
         np.bincount(asked.place[asked.place >= 0], weights=program.duration[asked.place >= 0]).argmax()
     )
-    graph["idle"] = [0.75 * (at == wanted) for at in range(len(graph["node"]))]
-    (folder / "run.json").write_bytes(msgspec.json.encode(run))
+    folder = with_graph(tmp_path, idle=[0.75 * (at == wanted) for at in range(len(graph.node))])
     answer = diagnose_paths([folder]).findings
     mine = asked.place == wanted
     assert asked.backward[mine].any()
