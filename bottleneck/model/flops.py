@@ -13,6 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+ROW_PRODUCTS = ("MmBackward", "AddmmBackward")
+"""Autograd's nodes of products whose gradient has a row for each output."""
+PRODUCTS = (*ROW_PRODUCTS, "BmmBackward", "BaddbmmBackward")
+"""And of those that are batched, as the inner products of attention."""
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall:

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...model.codes import WORK_PARTS, Part, WhatIf
+from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
+from ...model.flops import ROW_PRODUCTS
 from ...model.run import GraphLines, SourceSite
 from ...model.words import ms, percent
 from ..base import Analyzer, Facts, kernel_evidence
 from ..sections.compute_facts import compute_facts, dtype_text
 
-_LAST_PRODUCTS = ("MmBackward", "AddmmBackward")
 _LEAST_UNGRADED = 0.05
 """Share of the step; less is not reported."""
 
@@ -315,9 +316,11 @@ class GradientsNobodyUses(Analyzer):
     def find(self, facts: Facts) -> Iterator[Finding]:
         """Say of which backward, and of which functions; without a graph, how many parameters."""
         graph = facts.run.graph if facts.run is not None else None
-        if graph is not None and (graph.dropped or graph.unread):
-            yield from self._priced(facts, graph)
-            return
+        answer = facts.ask(WhatIf.DROPPED_GONE)
+        if graph is not None and answer is not None:
+            yield from self._priced(facts, graph, answer)
+            if graph.unread:
+                return
         share = facts.number("gradients.unused_share") or 0.0
         backward_ms = facts.phases_ms.get("backward")
         if share < NEGLIGIBLE_SHARE or not backward_ms:
@@ -333,9 +336,8 @@ class GradientsNobodyUses(Analyzer):
             not_this="Their price is not known from the trace: it is measured where it is tried.",
         )
 
-    def _priced(self, facts: Facts, graph: GraphLines) -> Iterator[Finding]:
-        answer = facts.ask(WhatIf.DROPPED_GONE)
-        if answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
+    def _priced(self, facts: Facts, graph: GraphLines, answer: WhatIfResult) -> Iterator[Finding]:
+        if answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
             return
         lines = Counter(
             line
@@ -383,7 +385,7 @@ class OutputsNobodyCounts(Analyzer):
 
     What it costs you
         The step is replayed with these products and what follows them shorter by these rows, forward
-        and backward. A bound: picking the other rows takes time, too.
+        and backward. Picking the other rows takes time, too.
 
     What it is not
         Not rows of which only the loss itself knows that they do not count, as those within the
@@ -408,7 +410,7 @@ class OutputsNobodyCounts(Analyzer):
         products = Counter(
             line
             for node, line, idle in zip(graph.node, graph.line, graph.idle, strict=True)
-            if line >= 0 and idle > 0 and graph.names[node].startswith(_LAST_PRODUCTS)
+            if line >= 0 and idle > 0 and graph.names[node].startswith(ROW_PRODUCTS)
         )
         yield self.finding(
             facts,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from ...model.codes import Part, WhatIf
 from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
+from ...model.flops import PRODUCTS
 from ...model.words import ms, percent
 from ..base import Analyzer, Facts, kernel_evidence, share_evidence
 from .launch import mostly_launching
@@ -312,13 +313,10 @@ class SizesUnaligned(Analyzer):
             sites=[
                 node.site
                 for node in facts.timeline.device_lines
-                if node.callee.startswith(_PRODUCTS) and node.site is not None
+                if node.callee.startswith(PRODUCTS) and node.site is not None
             ],
             not_this="The rounded size has more numbers to compute, a few in a thousand.",
         )
-
-
-_PRODUCTS = ("MmBackward", "AddmmBackward", "BmmBackward", "BaddbmmBackward")
 
 
 class NewMemoryFilled(Analyzer):

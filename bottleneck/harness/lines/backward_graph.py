@@ -7,13 +7,13 @@ known of them once they are gone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from .. import torch_private
 
-MOST_NODES = 100_000
+_MOST_NODES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ def nodes_of(outputs: Iterable[Any]) -> list[Any]:
     """Return the nodes behind these tensors or edges; none where there are more than can be looked at."""
     starts = (getattr(output, "grad_fn", None) or getattr(output, "node", None) for output in outputs)
     found: list[Any] = []
-    open_nodes = [(node, iter(node.next_functions)) for node in starts if node is not None]
-    seen = {id(node) for node, _ in open_nodes}
+    seen: set[int] = set()
+    open_nodes: list[tuple[Any, Iterator[tuple[Any, int]]]] = [(None, iter([(node, 0) for node in starts]))]
     # Autograd keeps no object for a node, only as long as somebody holds it: all are held until the end.
     while open_nodes:
         node, edges = open_nodes[-1]
@@ -47,9 +47,9 @@ def nodes_of(outputs: Iterable[Any]) -> list[Any]:
                 open_nodes.append((after, iter(after.next_functions)))
                 break
         else:
-            found.append(node)
             open_nodes.pop()
-        if len(seen) > MOST_NODES:
+            found += [node] if node is not None else []
+        if len(seen) > _MOST_NODES:
             return []
     return found
 

@@ -128,25 +128,24 @@ class GradientReads:
         for one in passes:
             for leaf, number in one.made.items():
                 made[leaf].add(number)
-        found = {leaf for leaf, numbers in made.items() if self._is_unread(self._leaves[leaf], numbers)}
+        held = self._held()
+        found = {leaf for leaf, numbers in made.items() if self._is_unread(self._leaves[leaf], numbers, held)}
         return found if len(found) < len(made) and not self._inside else set()
 
-    def _is_unread(self, leaf: _Leaf, numbers: Iterable[int]) -> bool:
+    def _is_unread(self, leaf: _Leaf, numbers: Iterable[int], held: set[int]) -> bool:
         fates = {leaf.fate(number, comes_round=self._one_step) for number in numbers}
         if _READ in fates or torch_private.has_gradient_hooks(leaf.tensor):
             return False
         if _CLEARED in fates:
             return True
-        return (
-            self._one_step and isinstance(leaf.tensor, nn.Parameter) and id(leaf.tensor) not in self._held()
-        )
+        return self._one_step and isinstance(leaf.tensor, nn.Parameter) and id(leaf.tensor) not in held
 
-    def shares(self, one: Pass) -> Iterator[tuple[int, float]]:
-        """Yield, by number of a node, how much of what it computes leads to gradients that nobody reads.
+    @staticmethod
+    def shares(one: Pass, unread: set[int]) -> Iterator[tuple[int, float]]:
+        """Yield, by number of a node, how much of what it computes leads to these leaves and to no others.
 
         Half of a product's backward is for each of its factors.
         """
-        unread = self.unread(one)
         idle: set[int] = set()
         for node in one.graph:
             if node.leaf is not None:

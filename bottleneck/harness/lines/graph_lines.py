@@ -116,16 +116,15 @@ class GraphWatch:
         found: list[UnreadGradients] = []
         shares: dict[int, float] = {}
         with contextlib.suppress(Exception):
-            for one in self._reads.passes if self._sees_reads else ():
-                its = dict(self._reads.shares(one))
+            for one in self._reads.passes:
+                unread = self._reads.unread(one)
+                its = dict(self._reads.shares(one, unread))
                 # A graph that several backwards go through works for one of them, if for any.
                 for node in one.graph:
                     if node.leaf is None:
                         shares[node.key] = min(its.get(node.key, 0.0), shares.get(node.key, 1.0))
-                unread = self._reads.unread(one)
                 if unread and one.site is not None:
-                    of = UnreadGradients(site=one.site, tensors=len(one.made), unread=len(unread))
-                    found.append(of)
+                    found.append(UnreadGradients(site=one.site, tensors=len(one.made), unread=len(unread)))
         return found, shares
 
     def _idle(self) -> dict[int, float]:
@@ -142,7 +141,7 @@ class GraphWatch:
                     self._walk(nodes)
                     graph = described(nodes)
                     self._rows.backward(nodes, graph)
-                    if torch_private.fills_all_leaves(args, kwargs):
+                    if self._sees_reads and torch_private.fills_all_leaves(args, kwargs):
                         self._reads.backward(graph)
                 except Exception:
                     self._on = False

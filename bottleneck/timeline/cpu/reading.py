@@ -11,16 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...model.codes import Part
 from ...model.doubt import WATCHED_REMEDY, Doubt, DoubtCode
-from ...model.run import GraphLines, JsonValue, Run
+from ...model.run import JsonValue, Run
 from ...model.words import milliseconds
 from ...model.work import ComputeFacts
 from ..lanes.budget import budget_lines
 from ..lanes.by_code import code_tree, extra_nodes, recorded_in_loss, time_of, without
-from ..lanes.graph_nodes import NODE, idle, nodes_of_graph, wasted
+from ..lanes.graph_nodes import idle, nodes_of_graph, wasted
 from ..lanes.labels import Work
 from ..lanes.questions import EAGER, Question
 from ..lanes.reader import Priced
@@ -36,7 +35,7 @@ from ..steps.loop_price import HostTimes, LoopPrice, dearest_loop
 from ..steps.traced import Steps
 from ..trace.dialect import Kind
 from ..trace.kernels import is_message
-from ..trace.operators import FILL, NEW_MEMORY, OpClass, classify
+from ..trace.operators import FILL, NEW_MEMORY, NODE, OpClass, classify
 from ..trace.table import NONE, Trace
 from ..views.step import step_view
 from ..whose.tree import Branch, Tree
@@ -352,6 +351,7 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
         scale = min(1.0, division.scale or 1.0)
         low, high = segments.bounds_ns
         plain_ns = facts.run.plain_dispatch_ns if facts.run is not None else None
+        dropped, idle_rows = _for_nobody(trace, segments, facts)
         amounts = Amounts(
             recomputed=recomputed_ns(trace, thread=segments.tid, low_ns=low, high_ns=high)
             / segments.steps
@@ -366,8 +366,8 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
             seams_per_step=sum(not seam.backward for seam in seams) / max(1, segments.steps),
             in_loss=recorded_in_loss(trace) if facts.tree is not None else None,
             fills=_fills_ms(trace, segments) * scale,
-            dropped=_dropped(trace, segments, facts),
-            idle_rows=_idle_rows_ms(trace, segments, facts),
+            dropped=dropped,
+            idle_rows=idle_rows,
             updates=_updates(segments),
         )
         amounts = replace(amounts, loop=_loop(division, facts, in_loss=amounts.in_loss))
@@ -413,37 +413,24 @@ def _fills_ms(trace: Trace, segments: Segments) -> float:
     return float(trace.dur_ns[filled].sum()) / max(1, segments.steps) / 1e6
 
 
-def _graph_nodes(trace: Trace, segments: Segments, graph: GraphLines) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the rows of the backward's nodes in these steps, and which of the noted nodes each is."""
-    starts = segments.start_ns[np.unique(segments.step, return_index=True)[1]]
-    rows, places = nodes_of_graph(trace, starts, graph)
-    ours = segments.holds(trace)[rows]
-    return rows[ours], places[ours]
+def _for_nobody(trace: Trace, segments: Segments, facts: Facts) -> tuple[float, float]:
+    """Return the share of the backward that makes gradients nobody uses, and the ms of rows not in the loss.
 
-
-def _dropped(trace: Trace, segments: Segments, facts: Facts) -> float:
-    """Return the share of the backward's nodes, by time, that makes gradients nobody uses."""
-    if facts.graph is None:
-        return 0.0
-    rows, places = _graph_nodes(trace, segments, facts.graph)
-    whole = trace.rows(Kind.OP, named=NODE, among=segments.holds(trace))
-    spent = float((trace.dur_ns[rows] * wasted(facts.graph)[places]).sum())
-    return spent / max(1.0, float(trace.dur_ns[whole].sum()))
-
-
-def _idle_rows_ms(trace: Trace, segments: Segments, facts: Facts) -> float:
-    """Return the ms per step of working on rows that have no part in the loss, both ways.
-
-    Nearly all of it is work of operators, which the profiler slows no more than the step as a whole.
+    Nearly all of the latter, both ways, is work of operators, which the profiler slows no more than the step.
     """
-    if facts.graph is None or not facts.graph.idle:
-        return 0.0
-    rows, places = _graph_nodes(trace, segments, facts.graph)
-    share, made = idle(facts.graph)[places], recorders(trace)
+    if facts.graph is None:
+        return 0.0, 0.0
+    starts = segments.start_ns[np.unique(segments.step, return_index=True)[1]]
+    rows, places = nodes_of_graph(trace, starts, facts.graph)
+    ours = segments.holds(trace)
+    rows, places = rows[ours[rows]], places[ours[rows]]
+    whole = float(trace.dur_ns[trace.rows(Kind.OP, named=NODE, among=ours)].sum())
+    dropped = float((wasted(facts.graph)[places] * trace.dur_ns[rows]).sum()) / max(1.0, whole)
+    made = recorders(trace)
     recording = [made.get(number, NONE) for number in trace.sequence[rows].tolist()]
     forward = np.where(np.array(recording) == NONE, 0, trace.dur_ns[recording])
-    spent = float((share * (trace.dur_ns[rows] + forward)).sum())
-    return facts.true_ms * spent / max(1.0, float(segments.step_ns.sum()))
+    idle_ns = float((idle(facts.graph)[places] * (trace.dur_ns[rows] + forward)).sum())
+    return dropped, facts.true_ms * idle_ns / max(1.0, float(segments.step_ns.sum()))
 
 
 def _updates(segments: Segments) -> float:

@@ -8,7 +8,6 @@ of the loss, that of those in the forward for a line of the model.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -19,6 +18,7 @@ from ...model.view import CodeNode, Role
 from ..steps.rare import RareWork
 from ..steps.supply import sampled_total, training_loader
 from ..trace.dialect import Kind
+from ..trace.operators import NODE
 from ..trace.table import Trace
 from ..whose.tree import LOADER, Branch, Tree, build_tree
 from .program import Program
@@ -29,7 +29,6 @@ _LEAST_SHARE = 0.01
 _MOST_NODES = 200
 _ONE_CALL = 0.8
 """Share of a line's time in one call, or of a loop's in one line, that makes the name of that its own."""
-_NODE = re.compile(r"^autograd::engine::evaluate_function")
 
 Pricer = Callable[["Branch"], "tuple[float, bool] | None"]
 """Returns what the step saves without a branch, ms, and whether that is a bound; None if unknown."""
@@ -39,7 +38,7 @@ def recorded_in_loss(trace: Trace | None) -> float | None:
     """Return the share of the backward that belongs to operators outside the forward; None if not known."""
     if trace is None:
         return None
-    nodes = trace.rows(Kind.OP, named=_NODE)
+    nodes = trace.rows(Kind.OP, named=NODE)
     labels = trace.rows(Kind.ANNOTATION, named="forward")
     made = recorders(trace)
     if not made or not len(labels):

@@ -6,7 +6,6 @@ where both steps have as many of a name: the k-th of a name is the k-th. And how
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 
 import numpy as np
@@ -15,9 +14,9 @@ from numpy.typing import NDArray
 from ...model.run import GraphLines
 from ..trace.dialect import Kind
 from ..trace.intervals import latest
+from ..trace.operators import NODE
 from ..trace.table import Trace
 
-NODE = re.compile(r"^autograd::engine::evaluate_function: ")
 NO_NODE = -1
 
 

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from ..trace.dialect import Kind
 from ..trace.intervals import measure, which
+from ..trace.operators import NODE
 from ..trace.table import Trace
 from .calibrate import Calibration
 from .program import Program
 from .replay import Edit, Replay
 
-_NODE = re.compile(r"^autograd::engine::evaluate_function")
 _FORWARD_ONLY = re.compile(
     r"^aten::(linear|conv[123]d|layer_norm|batch_norm|group_norm|instance_norm|rms_norm|embedding|gelu|relu"
     r"|silu|softmax|log_softmax|dropout|scaled_dot_product_attention|max_pool[123]d|einsum)$"
@@ -56,8 +56,8 @@ def recomputed_ns(trace: Trace, *, thread: int, low_ns: int, high_ns: int) -> fl
 
 def _stretches(trace: Trace) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
     """Yield (thread, begins, ends) of recomputation, in order of time."""
-    ops = trace.rows(Kind.OP, named=lambda name: bool(_NODE.match(name) or _FORWARD_ONLY.match(name)))
-    is_node = trace.named(_NODE, ops)
+    ops = trace.rows(Kind.OP, named=lambda name: bool(NODE.match(name) or _FORWARD_ONLY.match(name)))
+    is_node = trace.named(NODE, ops)
     for tid in np.unique(trace.tid[ops[is_node]]).tolist():
         mine = trace.tid[ops] == tid
         spans = _spans(trace, ops[mine], is_node[mine])
@@ -96,7 +96,7 @@ def recorders(trace: Trace) -> dict[int, int]:
     """Return the operator that recorded each node that the backward visits, by its number."""
     ops = trace.rows(Kind.OP)
     ops = ops[trace.sequence[ops] >= 0]
-    is_node = trace.named(_NODE, ops)
+    is_node = trace.named(NODE, ops)
     nodes, others = ops[is_node], ops[~is_node]
     others = others[~trace.inside(others, nodes)]
     # What records nothing has the number of the next that does, so the last of one number is it.

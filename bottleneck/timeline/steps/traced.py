@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from ..trace import intervals
 from ..trace.dialect import HOST_CALL_KINDS, PROFILER_STEP, Kind
+from ..trace.operators import NODE
 from ..trace.table import NONE, Thread, Trace
 from .periods import find_period, identity_period
 
 _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#.+$")
-_BACKWARD = re.compile(r"^autograd::engine::evaluate_function")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ def _updates(trace: Trace, rows: NDArray[np.intp]) -> NDArray[np.intp]:
 
     Several optimizers stepped one after the other (Muon and AdamW, say) make one update.
     """
-    backward = trace.ts_ns[trace.rows(named=_BACKWARD)]
+    backward = trace.ts_ns[trace.rows(named=NODE)]
     if not len(backward) or len(rows) < 2:
         return rows
     seen = intervals.before(backward, trace.end_of(rows))

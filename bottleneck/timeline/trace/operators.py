@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
+NODE = re.compile(r"^autograd::engine::evaluate_function: ")
+"""A node of the graph that a backward goes through."""
 FILL = "aten::fill_"
 NEW_MEMORY = re.compile(r"^aten::(empty|new_empty|resize_)")
 """Operators that make a tensor, or its memory larger, and write nothing: a fill inside is determinism's."""

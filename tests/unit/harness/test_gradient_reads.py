@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from torch_bottleneck.harness import torch_private
+from torch_bottleneck.harness.lines.backward_graph import described, nodes_of
 from torch_bottleneck.harness.lines.graph_lines import GraphWatch
 from torch_bottleneck.harness.trials.fewer_gradients import PASSES_SEEN
 from torch_bottleneck.harness.trials.patches import make_patches
@@ -53,6 +54,17 @@ class Pair:
     @property
     def program(self) -> Program:
         return Program(roots=(self.made, self.judge), optimizers=(self.by_made, self.by_judge))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_nodes_come_once_each_and_after_all_that_they_lead_to(*, turned: bool) -> None:
+    first = torch.ones(2, requires_grad=True) * 2
+    left, right = first.split(1)
+    outputs = [first, left + 1, left, right]
+    found = described(nodes_of(outputs[::-1] if turned else outputs))
+    keys = [node.key for node in found]
+    assert len(keys) == len(set(keys)) == 4
+    assert all(keys.index(key) < at for at, node in enumerate(found) for key, _ in node.edges)
 
 
 def watched(step: Callable[[], object], *optimizers: torch.optim.Optimizer) -> GraphLines | None:
