@@ -149,6 +149,9 @@ def _optimizer(context: Mapping[str, JsonValue]) -> SettingRow:
     flavour = context.get("optimizer.flavour")
     name = context.get("optimizer.cls")
     value = " ".join(str(part) for part in (name, flavour) if part)
+    each = context.get("optimizer.each")
+    if isinstance(each, str) and "fused" in each:
+        return _row("fused optimizer", "partly", each, "constructor")
     if flavour == "fused":
         return _row("fused optimizer", "on", value, "constructor")
     if context.get("optimizer.can_fuse") is False:

@@ -115,6 +115,9 @@ def _optimizer(run: Run) -> dict[str, JsonValue]:
         out["optimizer.of_torch"] = main.cls
     if main.flavour != "unknown":
         out["optimizer.flavour"] = next(flavour for flavour in _SLOWEST_FIRST if flavour in flavours)
+    if len(flavours) > 1:
+        each = [f"{item.cls} {item.flavour.replace('unknown', 'not')}" for item in run.optimizers]
+        out["optimizer.each"] = ", ".join(dict.fromkeys(each))
     return out
 
 

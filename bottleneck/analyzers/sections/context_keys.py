@@ -65,6 +65,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "dispatch.in_optimizer": "float: of all dispatch, that of an optimizer of torch's (CPU runs; else 0)",
     "optimizer.of_torch": "str: the class, if torch ships it",
     "optimizer.flavour": 'str: "fused", "foreach", "for-loop"; of several optimizers the slowest',
+    "optimizer.each": "str: each optimizer with its flavour, where they differ",
     "optimizer.can_fuse": "bool: Adam, AdamW, SGD or Adagrad as torch ships them",
     "optimizer.can_foreach": "bool: the script's own, or torch's and none of LBFGS, Muon and SparseAdam",
     "zero_grad.set_to_none": "bool",

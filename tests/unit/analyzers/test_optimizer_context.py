@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from torch_bottleneck.analyzers.sections.acceleration import _optimizer as settings_row
 from torch_bottleneck.analyzers.sections.context import _optimizer
 from torch_bottleneck.catalog.conditions import evaluate, fill
 from torch_bottleneck.catalog.registry import by_id
@@ -55,3 +56,14 @@ def test_an_optimizer_of_the_script_s_own_can_use_foreach_and_is_no_class_of_tor
     assert "optimizer.of_torch" not in context
     fix = by_id("FX312")
     assert fill(fix.code, fix.fills, context) == fix.code
+
+
+def test_where_only_one_of_two_optimizers_is_fused_the_report_says_which() -> None:
+    own = OptimizerFacts(cls="PaperMuon", module="train", flavour="unknown", parameter_bytes=100)
+    known = OptimizerFacts(cls="AdamW", module="torch.optim", flavour="fused", parameter_bytes=10)
+    # A trace of both shows fused kernels: the reading of the device says so of the step as a whole.
+    context = _optimizer(Run(optimizers=[own, known])) | {"optimizer.flavour": "fused"}
+    row = settings_row(context)
+    assert (row.state, row.value) == ("partly", "PaperMuon not, AdamW fused")
+    alone = _optimizer(Run(optimizers=[known])) | {"optimizer.flavour": "fused"}
+    assert (settings_row(alone).state, settings_row(alone).value) == ("on", "AdamW fused")
