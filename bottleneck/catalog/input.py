@@ -478,4 +478,37 @@ for step in range(10):
         edits=(IteratorEdit(),),
         sources=(_DATA,),
     ),
+    Fix(
+        id="FX115",
+        title="One thread per loader worker",
+        addresses=("BN107", "BN102"),
+        what_to_change="NumPy's BLAS, OpenMP and OpenCV start a thread per core in every worker, and these threads"
+        " take the cores from one another. Limit them to one in worker_init_fn, as torch does with its own.",
+        when=(_HAS_WORKERS, if_known("loader.one_thread_ms")),
+        what_if=WhatIf.WORKERS_ONE_THREAD,
+        basis="waiting for a core gone as far as threads of libraries take the cores",
+        may_break="With few workers and idle cores, a large matrix product in the dataset takes longer.",
+        code="""\
+from threadpoolctl import threadpool_limits
+from torch.utils.data import DataLoader
+
+
+def one_thread(worker: int) -> None:
+    threadpool_limits(1)  # OpenCV has its own: cv2.setNumThreads(0)
+
+
+loader = DataLoader(dataset, num_workers=4, worker_init_fn=one_thread)""",
+        fills={"num_workers=4": "num_workers={loader.num_workers}"},
+        undo="Remove worker_init_fn.",
+        verify="Batches arrive sooner; the workers' processor time falls.",
+        can_try=True,
+        moves_samples=True,
+        sources=(
+            source("https://github.com/joblib/threadpoolctl", "threadpoolctl"),
+            source(
+                "https://github.com/pytorch/pytorch/issues/1355", "pytorch #1355: OpenCV in loader workers"
+            ),
+            _DATA,
+        ),
+    ),
 )

@@ -60,6 +60,7 @@ class WhatIf(str, Enum):
     PRODUCTION_CHEAPER = "production-cheaper"
     WORKERS_KEPT = "workers-kept"
     WORKERS_ON_CORES = "workers-on-cores"
+    WORKERS_ONE_THREAD = "workers-one-thread"
     DATASET_LIGHT = "dataset-light"
     SYNCS_GONE = "syncs-gone"
     ALLOCATOR_FREE = "allocator-free"
@@ -363,6 +364,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN104", "worker-start-up", _C.INPUT),
     CodeEntry("BN105", "dataset-sent-to-workers", _C.INPUT, within_others=True),
     CodeEntry("BN106", "workers-share-few-cores", _C.INPUT, within_others=True),
+    CodeEntry("BN107", "workers-start-threads", _C.INPUT, within_others=True),
     CodeEntry("BN201", "allocator-in-critical-path", _C.ALLOCATOR, memory="untimed"),
     CodeEntry("BN202", "empty-cache-in-loop", _C.ALLOCATOR),
     CodeEntry("BN203", "page-faults-each-step", _C.ALLOCATOR),

@@ -520,6 +520,10 @@ class Production(_Record, frozen=True, kw_only=True):
     """Per batch, as `fetch_ms`: time in which the worker could run and had no core; empty if not measured."""
     worker_cores: int | None = None
     """Cores that a worker may use: the fewest, after its last batch."""
+    computed_ms: float | None = None
+    """Per batch: processor time of the thread that makes it, in a worker."""
+    helped_ms: float | None = None
+    """Per batch: processor time of threads that libraries have started there (BLAS, OpenMP, OpenCV)."""
     sites: list[SiteTime] = []
     samples: int = 0
     """Of the producing, those outside the user's lines among them; 0 where there are no others."""

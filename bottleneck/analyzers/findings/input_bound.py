@@ -1,6 +1,6 @@
 """Input-bound: the step waits for its next batch.
 
-In: facts. Out: findings BN101 to BN106.
+In: facts. Out: findings BN101 to BN107.
 """
 
 from __future__ import annotations
@@ -472,4 +472,66 @@ class WorkersShareFewCores(Analyzer):
             ],
             sites=[loader.site],
             not_this="Cores that the job never had are not counted.",
+        )
+
+
+class WorkersStartThreads(Analyzer):
+    """Libraries start threads in each loader worker, which keep one another from the cores.
+
+    What it means
+        NumPy's BLAS, OpenMP or OpenCV start as many threads as there are cores, in each worker
+        process. With a few workers there are many more threads than cores, and threads that wait for
+        each other by spinning use cores that others need. torch limits its own threads in a worker to
+        one, not those of other libraries.
+
+    How it is measured
+        Each worker tells, with every batch, how long it could run and had no core, and how much
+        processor time threads took that Python has not started (Linux: schedstat of each).
+
+    What it costs you
+        Waiting for a core goes with these threads, at most as long as they run. What they compute,
+        the worker then computes itself, unless they only wait for one another: the price is at best,
+        as far as batches go (the training gets cores, too). A trial limits them.
+
+    What it is not
+        Not threads that the dataset starts in Python, and not too few cores for the workers alone.
+
+    What to do
+        Limit the libraries to one thread in worker_init_fn, with threadpoolctl and, for OpenCV,
+        cv2.setNumThreads(0). Then as many workers as there are cores can each use one.
+
+    Source
+        torch.utils.data documentation (workers call torch.set_num_threads(1)); threadpoolctl's README.
+    """
+
+    code = "BN107"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Report workers whose libraries' threads take cores."""
+        answer = facts.ask(WhatIf.WORKERS_ONE_THREAD)
+        loader = facts.training_loader()
+        made = loader.production if loader is not None else None
+        if answer is None or loader is None or made is None or made.helped_ms is None:
+            return
+        yield self.finding(
+            facts,
+            f"Libraries start threads in each loader worker ({loader.num_workers})",
+            answer=answer,
+            evidence=[
+                Evidence(
+                    text=f"{ms(made.helped_ms)} of processor time per batch in threads of libraries"
+                    f" (NumPy's BLAS, OpenMP, OpenCV), {ms(made.computed_ms or 0.0)} in the worker's own",
+                    value=made.helped_ms,
+                    unit="ms/batch",
+                    source="loader.json, timed in the workers",
+                ),
+                Evidence(
+                    text=f"{ms(statistics.fmean(made.core_wait_ms))} waiting for a core",
+                    value=statistics.fmean(made.core_wait_ms),
+                    unit="ms/batch",
+                    source="loader.json, timed in the workers",
+                ),
+            ],
+            sites=[*(item.site for item in made.sites[:1]), loader.site],
+            not_this="Threads that Python has started are not among them.",
         )

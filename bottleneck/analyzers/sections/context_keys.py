@@ -35,6 +35,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "loader.iterable": "bool",
     "loader.start_method": "str",
     "loader.production_ms": "float: mean cost of producing one batch",
+    "loader.one_thread_ms": "float: the step with workers in which no library starts threads, where shorter",
     "loader.in_main_ms": "float: the step with batches made in the training process, where that is shorter",
     "loader.needed_workers": "int: workers that keep up with the step without its input wait",
     "loader.batches_per_iterator": "float: 1 where each step calls next(iter(loader))",

@@ -112,10 +112,16 @@ def _as_production(
         busy_share=round(busy, 4) if busy is not None else None,
         core_wait_ms=_core_waits(kept),
         worker_cores=min((batch.cores for batch in kept if batch.cores), default=None),
+        computed_ms=_mean_ms([batch.computed_ns for batch in kept]),
+        helped_ms=_mean_ms([batch.helped_ns for batch in kept]),
         sites=as_sites(lines, share_of_ms=mean_ms * count)[:SITES_KEPT],
         samples=sum(lines.values()),
         rows_share=rows_share(lines),
     )
+
+
+def _mean_ms(values_ns: list[int]) -> float | None:
+    return round(sum(values_ns) / len(values_ns) / 1e6, 4) if any(values_ns) else None
 
 
 def _core_waits(batches: list[Batch]) -> list[float]:

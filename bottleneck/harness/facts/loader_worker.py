@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...clocks import perf_counter_ns
+from ...clocks import perf_counter_ns, thread_time_ns
 from ...runs.environment import affinity
-from ..cores import waited_ns_in
+from ..cores import library_threads_ns, waited_ns_in
 from ..lines.line_sampler import Line, LineSampler
 
-_RECORD = struct.Struct("<qqqqq")
+_RECORD = struct.Struct("<qqqqqqq")
 _BEGUN = struct.Struct("<qq")
 _GROWTH = 1.5
 _OWN = "/proc/thread-self/schedstat"
@@ -38,6 +38,10 @@ class Batch(NamedTuple):
     """In a worker: of both, about, those in which it could run and had no core; negative if not measured."""
     cores: int = 0
     """In a worker: those that it may use."""
+    computed_ns: int = 0
+    """In a worker: about, the processor time of the thread that makes the batch."""
+    helped_ns: int = 0
+    """In a worker: about, that of threads which libraries have started (BLAS, OpenMP, OpenCV)."""
 
     @property
     def end_ns(self) -> int:
@@ -146,7 +150,7 @@ class WorkerLoop:
         stem = self._stem()
         file: int | None = None
         written = 0
-        waiting = CoreWait()
+        threads = WorkerThreads()
 
         def record(batch: tuple[int, int, int]) -> None:
             nonlocal file, written
@@ -154,7 +158,9 @@ class WorkerLoop:
             with contextlib.suppress(OSError):
                 if file is None:
                     file = os.open(f"{stem}.bin", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-                os.write(file, _RECORD.pack(*batch, waiting.since_last_ns(), len(affinity())))
+                os.write(
+                    file, _RECORD.pack(*batch, threads.waited_ns(), len(affinity()), *threads.worked_ns())
+                )
                 # A worker may be killed at any time; its lines are written as they grow.
                 if sampler.taken > written * _GROWTH:
                     written = sampler.taken
@@ -164,17 +170,25 @@ class WorkerLoop:
         return record
 
 
-class CoreWait:
-    """How long the thread that asks has been able to run and had no core."""
+class WorkerThreads:
+    """What the threads of a worker did since the last batch; asked by the one that makes batches."""
 
     def __init__(self) -> None:
-        self._last = waited_ns_in(_OWN)
+        self._waited = waited_ns_in(_OWN)
+        self._computed, self._helped = thread_time_ns(), library_threads_ns()
 
-    def since_last_ns(self) -> int:
-        """Return the ns since the last call; negative where the system does not tell."""
-        now, last = waited_ns_in(_OWN), self._last
-        self._last = now
+    def waited_ns(self) -> int:
+        """Return how long this thread could run and had no core; negative where the system does not tell."""
+        now, last = waited_ns_in(_OWN), self._waited
+        self._waited = now
         return -1 if now is None or last is None else now - last
+
+    def worked_ns(self) -> tuple[int, int]:
+        """Return the processor time of this thread, and of those that Python has not started."""
+        computed, helped = thread_time_ns(), library_threads_ns() or self._helped
+        passed = computed - self._computed, max(0, helped - self._helped)
+        self._computed, self._helped = computed, helped
+        return passed
 
 
 def read_records(folder: Path) -> Iterator[tuple[int, list[Batch]]]:

@@ -128,6 +128,10 @@ class InputSupply:
     """Of the production: workers could run and had no core."""
     worker_cores: int | None = None
     """Cores that a worker may use; None where it was not asked."""
+    computed_ms: float = 0.0
+    """Of the production: processor time of the threads that make batches, in workers."""
+    helped_ms: float = 0.0
+    """Beside it: processor time of threads that libraries have started in the workers."""
     passes_per_step: float = 0.0
     """Iterators that are made, 1 at most: the first batch of each is not begun before it is asked for."""
 
@@ -183,6 +187,8 @@ def input_supply(
         own_ms=own_ms,
         core_wait_ms=per_step * statistics.fmean(made.core_wait_ms) if made and made.core_wait_ms else 0.0,
         worker_cores=made.worker_cores if made is not None else None,
+        computed_ms=per_step * (made.computed_ms or 0.0) if made is not None else 0.0,
+        helped_ms=per_step * (made.helped_ms or 0.0) if made is not None else 0.0,
         own_call=fetching.most().site_time() if fetching is not None and own_ms > _MOSTLY * wait_ms else None,
         passes_per_step=min(1.0, per_step / batches_per_iterator(loader)) if knows_passes else 0.0,
     )
@@ -213,6 +219,7 @@ def supply_answers(
         _more_workers(supply, rest_ms=busy_ms, true_ms=true_ms, cores=cores, baseline=baseline),
         _in_main(supply, rest_ms=busy_ms, true_ms=true_ms),
         _on_cores(supply, rest_ms=busy_ms, true_ms=true_ms, cores=first_cores),
+        _one_thread(supply, rest_ms=busy_ms, true_ms=true_ms),
     )
     answers = [answer for answer in found if answer is not None and answer.saves_ms > 0]
     # A part of the production that costs nothing is an answer, too.
@@ -286,6 +293,28 @@ def _on_cores(
         saves_ms=true_ms - step,
         basis=f"{ms(supply.core_wait_ms)} of {ms(supply.production_ms)} of production, in which workers wait "
         f"for a core, gone where they may use {cores} in place of {now}",
+    )
+
+
+def _one_thread(supply: InputSupply, *, rest_ms: float, true_ms: float) -> WhatIfResult | None:
+    """Ask for the step with workers in which no library starts threads.
+
+    A worker that waits for a core waits for these threads at most as long as all of them run. What they
+    compute, the worker then computes itself, unless they only wait for one another: hence a bound. Cores that
+    the training gains are not in it.
+    """
+    if not supply.helped_ms or not supply.core_wait_ms:
+        return None
+    waits_ms = min(supply.core_wait_ms, supply.workers * supply.helped_ms)
+    step = max(rest_ms, true_ms - waits_ms / supply.workers)
+    return WhatIfResult(
+        question=WhatIf.WORKERS_ONE_THREAD,
+        step_ms=step,
+        saves_ms=true_ms - step,
+        basis=f"{ms(waits_ms)} of {ms(supply.production_ms)} of production, in which workers wait for a "
+        f"core, gone with the threads that libraries start in them: these take {ms(supply.helped_ms)} of "
+        f"processor time beside {ms(supply.computed_ms)} of the worker's own",
+        bound=True,
     )
 
 

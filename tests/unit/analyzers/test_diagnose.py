@@ -147,6 +147,24 @@ def test_workers_that_wait_for_cores_of_the_start_are_told_with_their_price(tmp_
         assert fixes["FX522"].finding == "BN106"
 
 
+@pytest.mark.parametrize("helped", [8.0, 0.0])
+def test_threads_of_libraries_in_workers_are_told_with_what_waiting_for_cores_costs(tmp_path, helped):
+    made = Production(
+        where="workers", batches=20, fetch_ms=[20.0] * 20, core_wait_ms=[9.0] * 20, worker_cores=2
+    )
+    made = msgspec.structs.replace(made, computed_ms=7.0, helped_ms=helped or None)
+    loader = msgspec.structs.replace(LOADER, num_workers=2, production=made)
+    run = make_run(host=HostFacts(cores=2, cores_at_start=2, torch="2.13.0"))
+    diagnosis = diagnose_paths([make_folder(tmp_path / "run", run, loaders=[loader])])
+    findings = {finding.code: finding for finding in diagnosis.findings}
+    fixes = {suggestion.fix: suggestion for suggestion in diagnosis.suggestions}
+    assert ("BN107" in findings) == ("FX115" in fixes) == bool(helped)
+    if helped:
+        # Each of two workers waits 9 ms for a core, less than the 16 that threads of both may take.
+        assert fixes["FX115"].predicted_ms == pytest.approx(WALL - 9.0 / 2, rel=0.01)
+        assert "8.00 ms of processor time per batch" in findings["BN107"].evidence[0].text
+
+
 def test_starts_of_workers_are_named_with_their_loader_and_no_burst_of_the_supply(tmp_path):
     quiet = table(40, {**PHASES, "data": 0.2}, wall=2.6)
     held = [150.0 if k in (10, 30) else 0.0 for k in range(40)]

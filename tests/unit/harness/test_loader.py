@@ -6,13 +6,16 @@ import inspect
 import multiprocessing
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 from unit.harness.samplers import wait_for_samplers
@@ -149,6 +152,35 @@ def test_workers_tell_how_long_they_wait_for_a_core_and_how_many_they_may_use(wa
     assert len(made.core_wait_ms) == len(made.fetch_ms) == 3
     whole = [fetch + collate for fetch, collate in zip(made.fetch_ms, made.collate_ms, strict=True)]
     assert all(0 <= wait <= ms + 1e-3 for wait, ms in zip(made.core_wait_ms, whole, strict=True))
+
+
+class Products(Dataset[float]):
+    """Samples that NumPy's BLAS computes, and a thread of Python's own beside it."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> float:
+        rows = np.full((400, 400), float(index))
+        beside = threading.Thread(target=lambda: sum(range(100_000)))
+        beside.start()
+        for _ in range(8):
+            rows = rows @ rows / 400
+        beside.join()
+        return float(rows[0, 0])
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="the kernel does not tell")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_workers_tell_what_their_threads_use_and_those_of_libraries(watch: LoaderWatch, threads: int) -> None:
+    def limit(_worker: int) -> None:
+        threadpool_limits(threads)
+
+    drain(watch, DataLoader(Products(), 2, num_workers=1, worker_init_fn=limit))
+    made = only(watch).production
+    assert made is not None
+    assert made.computed_ms is not None and made.computed_ms > 0
+    assert (made.helped_ms is not None) == (threads == 2), "threads of Python's own do not count"
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

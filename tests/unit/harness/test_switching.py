@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 from torch import nn
 from torch.optim import optimizer as optim_module
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from torch_bottleneck.catalog.registry import by_id
 from torch_bottleneck.harness import torch_private
@@ -32,7 +33,7 @@ STEPS = 3
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 LIVE = sorted(fix for fix, patch in PATCHES.items() if patch.live)
-LOADER_FIXES = {"FX101", "FX102", "FX105", "FX106", "FX112", "FX114"}
+LOADER_FIXES = {"FX101", "FX102", "FX105", "FX106", "FX112", "FX114", "FX115"}
 NEED_A_GPU = {"FX103", "FX104", "FX501", "FX523"}
 IN_THE_STEP = sorted(
     set(LIVE)
@@ -456,7 +457,40 @@ LOADERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "FX106": ({"num_workers": 1}, {}),
     "FX112": ({}, {}),
     "FX114": ({"num_workers": 1}, {}),
+    "FX115": ({"num_workers": 1}, {}),
 }
+
+
+class ThreadsSeen(Dataset[tuple[int, str]]):
+    """How many threads libraries may start where the sample is made, and what began the worker."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, _index: int) -> tuple[int, str]:
+        most = max(int(pool["num_threads"]) for pool in threadpool_info())
+        return most, os.environ.get("BEGUN_BY", "")
+
+
+def begins(_worker: int) -> None:
+    os.environ["BEGUN_BY"] = "script"
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_of_the_trial_have_one_thread_and_begin_as_the_script_s_do(method: str) -> None:
+    with threadpool_limits(2):
+        loader = DataLoader(
+            ThreadsSeen(), 4, num_workers=1, worker_init_fn=begins, multiprocessing_context=method
+        )
+        patch, program, iterator = patch_of("FX115"), program_of(loader), iter(loader)
+        first = next(iterator)
+        patch.switch_on(program)
+        tried = next(iterator)
+        patch.switch_off()
+        patch.close()
+    assert set(first[1]) == set(tried[1]) == {"script"}
+    assert max(first[0]) >= (2 if method == "fork" else 1)
+    assert set(tried[0].tolist()) == {1}
 
 
 @pytest.mark.parametrize("fix", sorted(LOADER_FIXES))

@@ -1,4 +1,4 @@
-"""Patches of the DataLoader: workers, pinning, persistence, prefetching, and passes that end after a batch.
+"""Patches of the DataLoader: workers, pinning, persistence, prefetching, threads, and passes of one batch.
 
 In: keyword -> value. Out: loaders built with them, whatever the script passed; or, while the script
 trains, a second loader with them, whose batches it gets. More workers only for loaders that read by
@@ -9,11 +9,14 @@ call only from datasets that give the same for all indices at once as for one af
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
+from threadpoolctl import threadpool_limits
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, default_collate
 
 from ....model.verify import Applied
@@ -27,6 +30,7 @@ from .seeded_batches import random_numbers_kept
 FEW_WORKERS = 4
 """Without a measured need: what the catalogue's code says, bounded by the cores."""
 QUEUED = 8
+_THREADS_OF_LIBRARIES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class LoaderPatch(Patch):
@@ -213,6 +217,39 @@ class Prefetch(LoaderPatch):
         else:
             return {"prefetch_factor": wanted}
         return {}
+
+
+class OneThread(LoaderPatch):
+    """Workers in which libraries use one thread."""
+
+    fix = "FX115"
+
+    def _changes(self, given: dict[str, Any]) -> dict[str, Any]:
+        if not self._workers(given):
+            self.passed("the DataLoader has no workers")
+            return {}
+        return {"worker_init_fn": _OneThread(self._given(given, "worker_init_fn"))}
+
+    def _told(self, changes: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - it is no plain value
+        return {}
+
+    def evidence(self) -> str:
+        return f"one thread of libraries per worker on {plural(self.count, 'DataLoader')}"
+
+
+class _OneThread:
+    """What a worker does first; the script's own function follows."""
+
+    def __init__(self, scripts: Callable[[int], object] | None) -> None:
+        self._scripts = scripts
+
+    def __call__(self, worker: int) -> None:
+        os.environ.update(dict.fromkeys(_THREADS_OF_LIBRARIES, "1"))  # for those not loaded yet
+        threadpool_limits(1)
+        if "cv2" in sys.modules:
+            sys.modules["cv2"].setNumThreads(0)
+        if self._scripts is not None:
+            self._scripts(worker)
 
 
 class Pinned(LoaderPatch):
