@@ -87,7 +87,8 @@ def by_measurement(
     Of the others, which apply and are not suggested, those are suggested that were measured to help.
 
     What was measured counts in full and what is only predicted as a prediction does, so a proven gain may
-    come before a larger promise that is a bound. What brings nothing here comes last.
+    come before a larger promise that is a bound. What is measured and not decided counts no more than its
+    interval allows. What brings nothing here comes last.
     """
     if tried is None or not tried.rows:
         return tuple(suggestions)
@@ -165,7 +166,11 @@ def _brings_ms(suggestion: Suggestion, true_ms: float | None) -> float:
     if measured is not None and measured.verdict == "faster" and measured.step_ms and true_ms:
         return true_ms - measured.step_ms
     fix = by_id(suggestion.fix)
-    return worth(suggestion.saves_ms or 0.0, bound=suggestion.bound, weight=fix.bound_weight)
+    promised = worth(suggestion.saves_ms or 0.0, bound=suggestion.bound, weight=fix.bound_weight)
+    if measured is not None and measured.verdict == "undecided" and measured.speedup and true_ms:
+        # Not sure to help; sure not to help more than this.
+        promised = min(promised, true_ms - true_ms / (measured.high or measured.speedup))
+    return promised
 
 
 def _measured(row: TriedFix, tried: TriedFixes, dtypes: Sequence[str], true_ms: float | None) -> MeasuredHere:

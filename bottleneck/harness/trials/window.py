@@ -49,6 +49,9 @@ LEAST_PAIRS, MOST_PAIRS = 3, 12
 KNOWN_WITHIN = 1.1
 """A gain that is decided is timed on until its interval ends at no more than so many times the gain, or until
 the fix has had its share of the time."""
+OVERTIME = 0.1
+"""Of the time for trials: so long a fix that took longer to switch on than there was time for (a compiler
+cannot be interrupted) is timed nevertheless, until its blocks may decide."""
 SPOILED = 3
 """Blocks of one trial that are repeated because of a validation or a compilation in them."""
 
@@ -353,6 +356,7 @@ class TrialWindow:
         without: list[float] = []
         with_it: list[float] = []
         spoiled = 0
+        latest = max(until, monotonic() + OVERTIME * self._request.seconds)
         while True:
             times = {}
             for on in (self._on, not self._on):
@@ -370,7 +374,8 @@ class TrialWindow:
                 times[on] = seconds * 1e3
             without.append(times[False])
             with_it.append(times[True])
-            late, share_used = self._of_all((monotonic() > until, monotonic() > enough))[0]
+            end = until if len(without) >= LEAST_PAIRS else latest
+            late, share_used = self._of_all((monotonic() > end, monotonic() > enough))[0]
             decided, known = self._is_decided(without, with_it)
             if len(without) >= MOST_PAIRS or late or (decided and (known or share_used)):
                 return without, with_it

@@ -48,6 +48,16 @@ def order(suggestions: list[Suggestion], found: TriedFixes) -> list[str]:
     return [s.fix for s in by_measurement(suggestions, found, None, 100.0)]
 
 
+def test_what_is_not_decided_promises_no_more_than_was_measured() -> None:
+    given = [suggestion("FX414", 50.0), suggestion("FX310", 90.0)]
+    once = TriedFix(fix="FX414", state="measured", without_ms=[100.0], with_ms=[67.0])
+    wide = TriedFix(fix="FX414", state="measured", without_ms=[100.0, 100.0], with_ms=[50.0, 80.0])
+    sure = measured("FX310", 1.7)
+    assert order(given, tried(sure)) == ["FX414", "FX310"]
+    assert order(given, tried(sure, once)) == ["FX310", "FX414"]
+    assert order(given, tried(sure, wide)) == ["FX414", "FX310"], "it may still be as much"
+
+
 def test_without_trials_nothing_changes() -> None:
     given = (suggestion("FX414", 50.0), suggestion("FX311", 80.0))
     assert by_measurement(given, None, None, 100.0) == given

@@ -243,6 +243,30 @@ def test_a_gain_is_timed_until_it_is_known_well_or_its_share_of_the_time_is_used
         assert ratio.pairs < window_module.MOST_PAIRS and not well
 
 
+class TakesLong(Sleepless):
+    """To switch on: as a compiler that cannot be interrupted. And with it on, a step may take long, too."""
+
+    seconds = FAST_S
+
+    def put_in(self, program: Program) -> None:
+        if not self.log:
+            TRAINING.clock_s += 100.0
+        super().put_in(program)
+        TRAINING.seconds = self.seconds
+
+
+class TakesLonger(TakesLong):
+    seconds = 10.0
+
+
+@pytest.mark.parametrize(("kind", "pairs"), [(TakesLong, window_module.LEAST_PAIRS), (TakesLonger, 1)])
+def test_what_took_all_the_time_to_switch_on_is_timed_until_it_may_decide(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: type[Patch], pairs: int
+) -> None:
+    row = only(run(monkeypatch, tmp_path, kind))
+    assert (row.state, len(row.with_ms)) == ("measured", pairs)
+
+
 def test_half_of_the_switches_are_saved_by_the_order_of_turns(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
