@@ -51,9 +51,11 @@ _ALIGNED_TO = re.compile(r"_align(\d+)")
 _FILL = re.compile(f"^{FILL}$")
 _INDEX_SUMS = re.compile(r"indexing_backward_kernel")
 _REDUCES = re.compile(r"^triton_(red|per)_")
-_NORM_IN_NCHW = re.compile(r"cudnn::bn_(fw|bw)(?!.*nhwc)", re.IGNORECASE)
-"""Batch norms of cuDNN for NCHW: a block per channel, which leaves most of the device idle where channels are
-few. Those for NHWC, of cuDNN and ATen, move their bytes at the speed of memory."""
+_NORM_IN_NCHW = re.compile(
+    r"cudnn::bn_(fw|bw)(?!.*nhwc)|native::batch_norm_(?!\w*channels_last)\w*kernel", re.IGNORECASE
+)
+"""Batch norms for NCHW, of cuDNN and ATen: a block per channel, which leaves most of the device idle where
+channels are few. Those for NHWC move their bytes at the speed of memory."""
 
 
 def launched_inside(trace: Trace, program: Program, pattern: re.Pattern[str]) -> NDArray[np.bool_]:

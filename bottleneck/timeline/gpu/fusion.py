@@ -36,6 +36,7 @@ _PASSES: tuple[tuple[re.Pattern[str], float], ...] = (
     # a norm reads twice and writes, its backward reads twice two tensors and writes; a sum reads once,
     # and what another kernel makes of partial sums is granted the rest.
     (re.compile(r"bn_bw|batch_?norm_backward|batch_norm_backward|layer_norm_grad_input", re.IGNORECASE), 2.5),
+    (re.compile(r"batch_norm_(collect|transform)"), 1.0),
     (re.compile(r"bn_fw|batch_?norm|layer_?norm|rms_?norm|group_?norm", re.IGNORECASE), 1.5),
     (re.compile(r"reduce_kernel"), 1.0),
     (re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel<"), 1.5),

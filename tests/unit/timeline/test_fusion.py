@@ -17,6 +17,8 @@ STRIDED = "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_im
 SUM = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> >"
 NORM_FORWARD = "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 512, true, 1, true>"
 NORM_BACKWARD = "void cudnn::bn_bw_1C11_kernel_new<float, float, float2, 512, true, 1>"
+ATEN_STATISTICS = "void at::native::batch_norm_collect_statistics_kernel<at::native::Var, c10::BFloat16>"
+ATEN_BACKWARD = "void at::native::batch_norm_backward_kernel<c10::BFloat16, float, float, int>"
 GAMMA_BETA = "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernel<float>"
 PRODUCT = "sm90_xmma_gemm_f32f32_tf32f32_f32"
 
@@ -65,7 +67,15 @@ def test_no_more_than_eight_kernels_become_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "passes"), [(NORM_FORWARD, 1.5), (NORM_BACKWARD, 2.5), (SUM, 1.0), (STRIDED, 1.5)]
+    ("name", "passes"),
+    [
+        (NORM_FORWARD, 1.5),
+        (NORM_BACKWARD, 2.5),
+        (ATEN_STATISTICS, 1.0),
+        (ATEN_BACKWARD, 2.5),
+        (SUM, 1.0),
+        (STRIDED, 1.5),
+    ],
 )
 def test_a_slow_kernel_takes_no_longer_than_its_bytes(name: str, passes: float) -> None:
     """An element-wise kernel beside it, 20 us long, tells how large the tensors are."""

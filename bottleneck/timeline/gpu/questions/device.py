@@ -115,7 +115,7 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             WhatIf.CHANNELS_LAST,
             Edit(duration=work.nhwc),
             "replay without layout-change kernels"
-            + (", and with cuDNN's batch norms for NCHW at the speed of memory" if norms else ""),
+            + (", and with batch norms for NCHW at the speed of memory" if norms else ""),
         )
 
 
