@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from ..model.codes import WhatIf
 from ..model.fix import Arithmetic, Beside, Fix, ModelEdit, Option, Risk, Shortens
-from .build import COMPILER_OPTIONS, ON_CUDA, ON_GPU, arguments, compile_with, docs, given, recipe, seen
+from .build import (
+    COMPILER_OPTIONS,
+    ON_CUDA,
+    ON_GPU,
+    arguments,
+    compile_with,
+    docs,
+    given,
+    if_known,
+    recipe,
+    seen,
+)
 
 _TROUBLE = docs(
     "user_guide/torch_compiler/torch.compiler_troubleshooting.html", "torch.compile troubleshooting"
@@ -238,7 +249,15 @@ import torch
 if os.environ.get("COMPILE", "1") == "1":
     torch._dynamo.config.suppress_errors = True  # what fails runs eagerly
     model = torch.compile(model)""",
-        other_code=(arguments("torch_compile=True"),),
+        other_code=(
+            arguments("torch_compile=True"),
+            (
+                if_known("compile.unused"),
+                """\
+model = torch.compile(model)  # the one it returns is compiled
+output = model(inputs)  # and has to be the one that trains""",
+            ),
+        ),
         undo="Run with COMPILE=0.",
         verify="Operators and launches per step fall; no graph breaks or recompilations appear.",
         can_try=True,

@@ -106,7 +106,9 @@ def _compiled(
 ) -> list[SettingRow]:
     name, used = "torch.compile", context.get("compile.used")
     if used is not True:
-        return [_row(name, "off" if used is False else "unknown", "", "dynamo")]
+        unused = context.get("compile.unused")
+        told = f"asked for but not in use, {unused}" if unused else ""
+        return [_row(name, "off" if used is False else "unknown", told, "dynamo")]
     breaks = _number(context, "compile.breaks") or 0.0
     mode = context.get("compile.mode")
     parts = [f"mode {mode}"] if isinstance(mode, str) else []

@@ -127,6 +127,8 @@ def _compile(facts: CompileFacts | None) -> dict[str, JsonValue]:
         return {}
     out: dict[str, JsonValue] = {"compile.used": facts.used}
     if not facts.used:
+        if facts.compiled_modules:
+            out["compile.unused"] = " and ".join(facts.compiled_modules[:3])
         # False rather than absent: fixes for recompilations do not apply.
         return out | {"compile.recompiles": 0, "compile.dynamic_sizes": False}
     out["compile.mode"] = facts.mode

@@ -80,6 +80,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "malloc.library": 'str: "glibc", "jemalloc", "tcmalloc"',
     # compile
     "compile.used": "bool",
+    "compile.unused": "str: what torch.compile was called for, where nothing was compiled",
     "compile.mode": "str",
     "compile.breaks": "int",
     "compile.break_kinds": 'list[str]: among "item", "print", "branch", "unsupported", "disabled", "other"',

@@ -7,7 +7,11 @@ from collections.abc import Mapping
 import pytest
 
 from torch_bottleneck.analyzers.sections.acceleration import acceleration_rows
+from torch_bottleneck.analyzers.sections.context import _compile
+from torch_bottleneck.catalog.conditions import evaluate
+from torch_bottleneck.catalog.registry import by_id
 from torch_bottleneck.model.diagnosis import SettingRow
+from torch_bottleneck.model.run import CompileFacts
 from torch_bottleneck.model.work import CompileSummary, ComputeFacts, MathRow
 
 
@@ -83,6 +87,16 @@ def test_the_back_end_of_attention_that_ran_is_named(seen, backends, state) -> N
     row = rows(compute=ComputeFacts(attention=seen, attention_backends=backends))["fused attention"]
     assert row.state == state
     assert all(name in row.value for name in backends)
+
+
+def test_what_is_compiled_and_never_called_is_said() -> None:
+    context = _compile(CompileFacts(used=False, compiled_modules=["Net"]))
+    row = rows(context)["torch.compile"]
+    assert (row.state, row.value) == ("off", "asked for but not in use, Net")
+    fix = by_id("FX414")
+    condition, code = fix.other_code[-1]
+    assert evaluate(condition, context) and "the one it returns" in code
+    assert rows(_compile(CompileFacts(used=False)))["torch.compile"].value == ""
 
 
 def test_compile_tells_its_coverage_and_cuda_graphs_what_was_launched() -> None:
