@@ -109,6 +109,8 @@ def _compiled(
         unused = context.get("compile.unused")
         told = f"asked for but not in use, {unused}" if unused else ""
         return [_row(name, "off" if used is False else "unknown", told, "dynamo")]
+    if context.get("compile.failed"):
+        return [_row(name, "off", f"asked for but it fails, {context['compile.failed']}", "dynamo")]
     breaks = _number(context, "compile.breaks") or 0.0
     mode = context.get("compile.mode")
     parts = [f"mode {mode}"] if isinstance(mode, str) else []

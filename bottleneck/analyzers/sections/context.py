@@ -131,6 +131,9 @@ def _compile(facts: CompileFacts | None) -> dict[str, JsonValue]:
             out["compile.unused"] = " and ".join(facts.compiled_modules[:3])
         # False rather than absent: fixes for recompilations do not apply.
         return out | {"compile.recompiles": 0, "compile.dynamic_sizes": False}
+    failures = [event.fail for event in facts.compiles if event.fail]
+    if failures and len(failures) == len(facts.compiles) and not facts.unique_graphs:
+        out["compile.failed"] = failures[0]
     out["compile.mode"] = facts.mode
     out["compile.breaks"] = len(facts.breaks)
     out["compile.recompiles"] = sum(item.count for item in facts.recompiles)

@@ -81,6 +81,7 @@ CONTEXT_KEYS: dict[str, str] = {
     # compile
     "compile.used": "bool",
     "compile.unused": "str: what torch.compile was called for, where nothing was compiled",
+    "compile.failed": "str: the error, where every compilation failed and the script went on without",
     "compile.mode": "str",
     "compile.breaks": "int",
     "compile.break_kinds": 'list[str]: among "item", "print", "branch", "unsupported", "disabled", "other"',

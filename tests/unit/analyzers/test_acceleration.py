@@ -11,7 +11,7 @@ from torch_bottleneck.analyzers.sections.context import _compile
 from torch_bottleneck.catalog.conditions import evaluate
 from torch_bottleneck.catalog.registry import by_id
 from torch_bottleneck.model.diagnosis import SettingRow
-from torch_bottleneck.model.run import CompileFacts
+from torch_bottleneck.model.run import CompileEvent, CompileFacts
 from torch_bottleneck.model.work import CompileSummary, ComputeFacts, MathRow
 
 
@@ -97,6 +97,15 @@ def test_what_is_compiled_and_never_called_is_said() -> None:
     condition, code = fix.other_code[-1]
     assert evaluate(condition, context) and "the one it returns" in code
     assert rows(_compile(CompileFacts(used=False)))["torch.compile"].value == ""
+
+
+def test_what_fails_to_compile_and_runs_without_is_not_in_force() -> None:
+    fails = CompileEvent(frame="forward", fail="BackendCompilerFailed")
+    row = rows(_compile(CompileFacts(used=True, mode="default", compiles=[fails])))["torch.compile"]
+    assert (row.state, row.value) == ("off", "asked for but it fails, BackendCompilerFailed")
+    other = CompileEvent(frame="loss")
+    row = rows(_compile(CompileFacts(used=True, mode="default", compiles=[fails, other])))["torch.compile"]
+    assert row.state != "off"
 
 
 def test_compile_tells_its_coverage_and_cuda_graphs_what_was_launched() -> None:
