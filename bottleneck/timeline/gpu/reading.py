@@ -20,7 +20,7 @@ from ...model.run import JsonValue, Run
 from ...model.view import CodeNode, Role
 from ..lanes.budget import budget_lines, step_budget
 from ..lanes.by_code import code_tree, extra_nodes, share_of
-from ..lanes.calibrate import MAX_REPLAY_ERROR, Calibration, calibrate
+from ..lanes.calibrate import MAX_REPLAY_ERROR, TYPICAL_SCALE, Calibration, calibrate
 from ..lanes.labels import Work
 from ..lanes.program import PARTS, Program, build_program
 from ..lanes.questions import Question
@@ -47,7 +47,11 @@ from .questions import gpu_questions
 from .questions.circumstances import Circumstances
 from .spans import read_spans
 
-_IDLE = (Work.INPUT, Work.HOST, Work.COMPILE, Work.SEAM, Work.OPTIMIZER, Work.ASIDE)
+_IDLE = (
+    Work.INPUT, Work.HOST, Work.COMPILE, Work.SEAM, Work.OPTIMIZER, Work.ASIDE, Work.OPERATORS
+)  # fmt: skip
+_FILLED = 0.9
+"""Of the step: phases of so much leave the host no time to wait outside them."""
 """Categories that labels identify; each has its own span."""
 _MOST_MISSING = 0.02
 """Share of kernels without a launch from which the capture is doubted."""
@@ -284,19 +288,25 @@ def _ungraded(trace: Trace, program: Program, facts: Facts) -> NDArray[np.bool_]
 def _host_scale(trace: Trace, program: Program, baseline: Baseline | None) -> float | None:
     """Return how long the host took in the phases without the profiler, relative to with it.
 
-    The smallest ratio counts: a phase in which the host waits for the device tells nothing.
+    The smallest ratio counts: a phase in which the host waits for the device tells nothing. Where the phases
+    fill the step, the host may wait in each of them, as soon as it is as far ahead as launches can wait: then
+    the ratio is at most what it would be.
     """
     if baseline is None:
         return None
     low, high = program.mark_ns[0], program.mark_ns[-1]
     ratios: list[float] = []
+    filled_ms = 0.0
     for phase in ("forward", "backward", "optimizer"):
         true_ms = baseline.phases_ms.get(phase, 0.0)
+        filled_ms += true_ms
         rows = trace.rows(Kind.ANNOTATION, named=phase)
         rows = rows[within(trace.ts_ns[rows], low, high)]
         traced_ms = float(trace.dur_ns[rows].sum()) / program.steps / 1e6
         if traced_ms > 0 and true_ms > 0.02 * baseline.step_ms:
             ratios.append(true_ms / traced_ms)
+    if ratios and filled_ms > _FILLED * baseline.step_ms:
+        ratios.append(TYPICAL_SCALE)
     return min(ratios) if ratios else None
 
 
