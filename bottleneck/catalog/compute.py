@@ -31,7 +31,8 @@ FIXES: tuple[Fix, ...] = (
         unless=seen("attention.backend", "==", "math", "scaled_dot_product_attention is called already")[1:],
         risk=Risk.CHANGES_NUMERICS,
         may_break="Sums are taken in another order; attention weights are not returned; dropout draws"
-        " differ.",
+        " differ. On an H100 torch may take cuDNN's attention, which plans anew for each length: where lengths"
+        " change, call torch.backends.cuda.enable_cudnn_sdp(False).",
         what_if=WhatIf.FUSED_ATTENTION,
         basis="the kernels that read and write the score matrix removed",
         code="""\

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..model.codes import WhatIf
 from ..model.fix import Arithmetic, Fix, Option, RemovalEdit, Risk, Shortens, StatementEdit, Variable
-from .build import ON_GPU, docs, given, recipe, seen, source
+from .build import ON_GPU, docs, given, if_known, recipe, seen, source
 
 _TUNING = recipe(
     "recipes/recipes/tuning_guide.html",
@@ -484,6 +484,38 @@ for rows in torch.randperm(512, device=device).split(128):
         can_try=True,
         sources=(
             source("https://github.com/ray-project/ray/pull/17371", "Ray RLlib: load the rollout once"),
+        ),
+    ),
+    Fix(
+        id="FX524",
+        title="Compute on the device, not on the host",
+        addresses=("BN701", "BN702", "BN601", "BN901"),
+        what_to_change="Operators work on tensors of the host in the middle of the step: random numbers, a sort or"
+        " a mask that are drawn, sorted or filled there and copied to the device, or what is copied back for"
+        " them. Make such a tensor with device=device (ones_like and its kin do), and leave what the device has"
+        " made where it is.",
+        when=(ON_GPU, if_known("host.on_device_ms")),
+        what_if=WhatIf.OPERATORS_ON_DEVICE,
+        basis="the host's operators and the copies around them gone",
+        may_break="Random numbers of the device are others than those of the host.",
+        code="""\
+import torch
+
+probabilities = torch.rand(8, 100, device=device)
+# was: torch.multinomial(probabilities.cpu(), 1).to(device)
+drawn = torch.multinomial(probabilities, 1)
+# was: torch.ones(probabilities.shape).to(device)
+weights = torch.ones_like(probabilities)""",
+        undo="Compute it on the host again.",
+        verify="'other host work' and the copies at that line are gone.",
+        sources=(
+            source(
+                "https://github.com/rasbt/reasoning-from-scratch/pull/178", "Tokens drawn on the GPU: 20 %"
+            ),
+            source(
+                "https://github.com/signatrix/efficientdet/issues/30",
+                "Targets made on the GPU: about 4 times",
+            ),
         ),
     ),
     Fix(

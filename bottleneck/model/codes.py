@@ -78,6 +78,7 @@ class WhatIf(str, Enum):
     GRADIENTS_OVERLAPPED = "gradients-overlapped"
     BUFFERS_KEPT = "buffers-kept"
     HOST_WORK_GONE = "host-work-gone"
+    OPERATORS_ON_DEVICE = "operators-on-device"
     EXTRA_GONE = "extra-gone"
     ZERO_GRAD_FREE = "zero-grad-free"
     GC_FREE = "gc-free"
@@ -225,6 +226,7 @@ WHAT_IFS: dict[WhatIf, WhatIfEntry] = dict.fromkeys(WhatIf, WhatIfEntry()) | {
     WhatIf.ALLOCATOR_FREE: WhatIfEntry(by_fix=True),
     WhatIf.COPIES_ASYNC: WhatIfEntry(by_fix=True),
     WhatIf.COPIES_KEPT: WhatIfEntry(by_fix=True),
+    WhatIf.OPERATORS_ON_DEVICE: WhatIfEntry(by_fix=True),
     WhatIf.SEAMS_GONE: WhatIfEntry(by_fix=True),
     WhatIf.ONE_LAUNCH: WhatIfEntry(by_fix=True, changes="launches", holds_less=True),
     WhatIf.COMPILED: WhatIfEntry(by_fix=True, changes="launches", holds_less=True),

@@ -73,6 +73,15 @@ class SpanKind(Enum):
     """What only some steps do."""
 
 
+KIND_OF_PLACE = {
+    (True, "forward"): SpanKind.BEFORE_MODEL,
+    (False, "evaluation"): SpanKind.BEFORE_MODEL,
+    (False, "forward"): SpanKind.IN_LOSS,
+    (True, "backward"): SpanKind.IN_LOSS,
+}
+"""(whether inside of it, the phase that began last) -> what Python there is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSpan:
     """Host time that kept the step waiting, attributed: one row per (part, what, site)."""

@@ -30,6 +30,7 @@ _STEPS_WITH = {
     "loader.kept_ms": WhatIf.WORKERS_KEPT,
     "loader.in_main_ms": WhatIf.INPUT_IN_MAIN,
     "loader.one_thread_ms": WhatIf.WORKERS_ONE_THREAD,
+    "host.on_device_ms": WhatIf.OPERATORS_ON_DEVICE,
     "kernels.unfilled_ms": WhatIf.FILLS_GONE,
     "kernels.aligned_ms": WhatIf.SIZES_ALIGNED,
     "outputs.counted_ms": WhatIf.IDLE_ROWS_GONE,

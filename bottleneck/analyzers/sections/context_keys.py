@@ -146,6 +146,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "ungraded.twin": "bool: what runs without gradients is built like a model that is trained",
     "ungraded.inside": "bool: the forward calls a module of whose parameters none needs a gradient",
     "host.unnamed": "bool: samples of the stack show no call that other host work could be",
+    "host.on_device_ms": "float: the step with what operators compute on the host computed on the GPU",
     "host.before_update_share": "float: of other host work, needed by the update that follows (CPU runs)",
     "host.in_loss_share": "float: of other host work, between the forward and the update (CPU runs)",
     "loop.share": "float: of the step, in one Python loop and its backward; 0 if none was seen",

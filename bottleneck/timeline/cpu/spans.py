@@ -16,9 +16,9 @@ from ...model.run import SourceSite
 from ..lanes.labels import Work
 from ..lanes.questions import EAGER
 from ..lanes.reader import Priced
-from ..result import HostSpan, SpanKind
+from ..result import KIND_OF_PLACE, HostSpan, SpanKind
 from ..steps.facts import Facts
-from ..steps.loop_lines import main_site, noted_site
+from ..steps.loop_lines import SAMPLED_IN, main_site, noted_site
 from ..trace.operators import OpClass
 from ..trace.stacks import UserFrames
 from ..trace.table import Trace
@@ -177,29 +177,12 @@ class _Chunk:
         """Which side of the model's update it is on."""
         if self.evaluates:
             return SpanKind.ASIDE
-        return _KIND_OF_PLACE.get((self.inside, self.phase), SpanKind.ASIDE)
+        return KIND_OF_PLACE.get((self.inside, self.phase), SpanKind.ASIDE)
 
     @property
     def sampled_in(self) -> str:
         """The part of the loop whose samples name its line."""
-        return "" if self.evaluates else _SAMPLED_IN.get((self.inside, self.phase), "")
-
-
-_KIND_OF_PLACE = {
-    (True, "forward"): SpanKind.BEFORE_MODEL,
-    (False, "evaluation"): SpanKind.BEFORE_MODEL,
-    (False, "forward"): SpanKind.IN_LOSS,
-    (True, "backward"): SpanKind.IN_LOSS,
-}
-_SAMPLED_IN = {
-    (True, "forward"): "sampled forward",
-    (False, "forward"): "sampled between",
-    # A model that acts or labels stands in front of the forward that is trained.
-    (False, "evaluation"): "sampled before",
-    **{(inside, "backward"): "sampled between" for inside in (True, False)},
-    **{(inside, phase): "sampled after" for inside in (True, False) for phase in ("optimizer", "zero_grad")},
-}
-"""(inside, phase) -> the part of the loop that it stands in."""
+        return "" if self.evaluates else SAMPLED_IN.get((self.inside, self.phase), "")
 
 
 def _host_chunks(

@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from ...model.run import SAMPLED, Run, SourceSite
 from ..lanes.labels import OUTSIDE, PART_OF_WORK, PHASE_OF_WORK, WORK_OF_WAIT, Work
 from ..lanes.program import EventKind, Program
-from ..result import HostSpan
-from ..steps.loop_lines import main_site, noted_site
+from ..result import KIND_OF_PLACE, HostSpan, SpanKind
+from ..steps.loop_lines import SAMPLED_IN, main_site, noted_site
 from ..trace import intervals
 from ..trace.dialect import Kind
 from ..trace.stacks import UserFrames
 from ..trace.table import Trace
 
 _PHASES = frozenset(("data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evaluation", OUTSIDE))
+_NO_PLACE = (False, "")
 _NOTES_OF_EVENT = {
     EventKind.SYNC: "synchronisation",
     EventKind.COPY: "h2d",
@@ -99,28 +100,58 @@ def read_spans(
         if traced <= 0:
             continue
         phase = PHASE_OF_WORK.get(work, "")
-        spans.append(
-            HostSpan(
-                part=PART_OF_WORK[work],
-                what=_describe(work),
-                exposed_ms=ms,
-                called_ms=traced,
-                count=1.0,
-                site=_site_of(work, run, phase, recorded=lambda: _paused_at(program, frames, main_tid)),
-                label=phase,
+        for place, share in _places(trace, program, work).items():
+            site = _site_of(work, run, phase, place, lambda: _paused_at(program, frames, main_tid))
+            # Of pauses of no known line nobody can say what stands there.
+            kind = KIND_OF_PLACE.get(place, SpanKind.CALL) if site is not None else SpanKind.CALL
+            spans.append(
+                HostSpan(
+                    part=PART_OF_WORK[work],
+                    kind=kind,
+                    what=_describe(work),
+                    exposed_ms=share * ms,
+                    called_ms=share * traced,
+                    count=1.0,
+                    site=site,
+                    label=phase,
+                )
             )
-        )
     return tuple(sorted(spans, key=lambda s: -s.exposed_ms))
 
 
+def _places(trace: Trace, program: Program, work: Work) -> dict[tuple[bool, str], float]:
+    """Return where in the step Python of its own stands, with the share of each place; no place for all else.
+
+    A place is whether it stands inside, and the phase that began last.
+    """
+    if work not in (Work.HOST, Work.OPERATORS):
+        return {_NO_PLACE: 1.0}
+    cells = np.flatnonzero(program.host_work.work == work)
+    start, end = program.host_work.edges[cells], program.host_work.edges[cells + 1]
+    notes = trace.rows(Kind.ANNOTATION, named=_PHASES - {OUTSIDE})
+    notes = notes[np.argsort(trace.ts_ns[notes], kind="stable")]
+    begun = intervals.latest(trace.ts_ns[notes], start)
+    shares: Counter[tuple[bool, str]] = Counter()
+    for note, since, until in zip(begun.tolist(), start.tolist(), end.tolist(), strict=True):
+        inside = note >= 0 and since < int(trace.end_of(notes[note]))
+        shares[inside, trace.name_of(notes[note]) if note >= 0 else ""] += until - since
+    total = sum(shares.values())
+    return {place: spent / total for place, spent in shares.items()} if total else {_NO_PLACE: 1.0}
+
+
 def _site_of(
-    work: Work, run: Run | None, phase: str, *, recorded: Callable[[], SourceSite | None]
+    work: Work,
+    run: Run | None,
+    phase: str,
+    place: tuple[bool, str],
+    recorded: Callable[[], SourceSite | None],
 ) -> SourceSite | None:
     """Return the line of host time: recorded with stacks, or else sampled in the warm-up."""
     if work is Work.ASIDE:
         return main_site(run, "sampled after")
-    if work is Work.HOST:
-        return recorded() or main_site(run, *SAMPLED[:3])
+    if work in (Work.HOST, Work.OPERATORS):
+        there = SAMPLED_IN.get(place)
+        return recorded() or (main_site(run, there) if there else None) or main_site(run, *SAMPLED[:3])
     return noted_site(run, phase)
 
 
@@ -128,7 +159,7 @@ def _paused_at(program: Program, frames: UserFrames, main_tid: int) -> SourceSit
     """Return the user's line that held most of the Python time without operators."""
     spent: Counter[SourceSite] = Counter()
     edges, work = program.host_work.edges, program.host_work.work
-    for k in np.flatnonzero(work == Work.HOST).tolist():
+    for k in np.flatnonzero(np.isin(work, (Work.HOST, Work.OPERATORS))).tolist():
         line = frames.at(int(edges[k] + edges[k + 1]) // 2, main_tid)
         if line is not None:
             spent[line] += int(edges[k + 1] - edges[k])
@@ -139,6 +170,7 @@ def _describe(work: Work) -> str:
     return {
         Work.INPUT: "fetching the next batch",
         Work.HOST: "Python without operators or device calls",
+        Work.OPERATORS: "operators that compute on the host",
         Work.ASIDE: "operators after the update",
         Work.COMPILE: "compiling",
         Work.SEAM: "between compiled regions",

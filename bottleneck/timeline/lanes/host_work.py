@@ -17,10 +17,14 @@ from numpy.typing import NDArray
 from ...model.run import CompileFacts
 from ..trace import intervals
 from ..trace.dialect import COPY_CALL, HOST_CALL_KINDS, WAIT_CALL, Kind
+from ..trace.operators import OpClass, classify
 from ..trace.table import Trace
 from .labels import PYTHON_GAP_NS, Work, label_of, near_the_gap
 from .seams import find_seams
 
+_WORKS_ON_DATA = (OpClass.MATH, OpClass.MEMORY)
+_SHORTEST_NS = 100_000
+"""An operator on the host that takes less is no matter of data: step counts, a scalar."""
 _READ = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|nonzero)$")
 
 
@@ -133,6 +137,7 @@ def read_host_work(
     idle_start, idle_end = _idle(trace, threads & in_window, low_ns, high_ns)
     long = idle_end - idle_start > PYTHON_GAP_NS
     pauses = list(zip(idle_start[long].tolist(), idle_end[long].tolist(), strict=True))
+    computing = _computing(trace, threads & in_window)
     compiles = np.concatenate([inside[label == Work.COMPILE], others])
     around = _around(trace, threads & in_window, compiles)
     reads = _reads(trace, threads & in_window)
@@ -142,7 +147,7 @@ def read_host_work(
     for rows in (inside, others, overhead, reads):
         points += [trace.ts_ns[rows], trace.end_of(rows)]
     stands_aside = _aside(trace, inside, label, high_ns=high_ns)
-    pairs_of_all = (stretches, pauses, around, stands_aside)
+    pairs_of_all = (stretches, pauses, computing, around, stands_aside)
     points += [np.asarray(pairs, dtype=np.int64).ravel() for pairs in pairs_of_all]
     edges = np.unique(np.concatenate(points))
     cells = max(len(edges) - 1, 1)
@@ -160,6 +165,8 @@ def read_host_work(
             group[intervals.within(edges, start, end)] = owners.index(seam.owners)
     for start, end in pauses:
         painter.paint(start, end, Work.HOST, over=Work.DISPATCH)
+    for start, end in computing:
+        painter.paint(start, end, Work.OPERATORS, over=Work.DISPATCH)
     for start, end in stands_aside:
         painter.paint(start, end, Work.ASIDE, over=Work.DISPATCH)
     for start, end in spans(reads):
@@ -221,6 +228,20 @@ def _idle(
     """Return the starts and ends of the stretches without operator and device call."""
     busy = trace.rows(Kind.OP, *HOST_CALL_KINDS, among=rows)
     return intervals.gaps(trace.ts_ns[busy], trace.end_of(busy), low_ns, high_ns)
+
+
+def _computing(trace: Trace, rows: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return the stretches of operators that work on data and call the device nowhere: on the host, that is.
+
+    Random numbers or a sort of a tensor that lies there. Those on the device launch a kernel.
+    """
+    calls = trace.rows(*HOST_CALL_KINDS, among=rows)
+    moments = np.sort(trace.ts_ns[calls])
+    ops = trace.rows(Kind.OP, named=lambda name: classify(name) in _WORKS_ON_DATA, among=rows)
+    ops = ops[trace.dur_ns[ops] > _SHORTEST_NS]
+    ops = ops[intervals.before(moments, trace.end_of(ops)) == intervals.before(moments, trace.ts_ns[ops])]
+    start, end = intervals.union(trace.ts_ns[ops], trace.end_of(ops))
+    return list(zip(start.tolist(), end.tolist(), strict=True))
 
 
 def _around(trace: Trace, rows: NDArray[np.bool_], compiles: NDArray[np.intp]) -> list[tuple[int, int]]:

@@ -7,7 +7,8 @@ Categories come from labels, never from durations: `data` and `enumerate(DataLoa
 `optimizer` and `Optimizer.step#` the optimizer, `(dynamo_timed)` ranges compilation, and so on. The
 one exception is unlabelled Python: a stretch with neither an operator nor a device call for longer
 than `PYTHON_GAP_NS` is host work of its own (logging, tokenising, sleeping), since a dispatching
-program does not pause that long between two operators.
+program does not pause that long between two operators. An operator that runs as long without calling
+another or the device computes on the host, and is host work as well.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class Work(IntEnum):
     """Python's garbage collector, as far as it was measured."""
     UNKNOWN = 17
     """Time of the step that no trace divides."""
+    OPERATORS = 18
+    """On a run with a GPU: operators that compute on the host."""
 
 
 PART_OF_WORK: dict[Work, Part] = {
@@ -86,6 +89,7 @@ PART_OF_WORK: dict[Work, Part] = {
     Work.COMMUNICATION: Part.COMMUNICATION,
     Work.COLLECTOR: Part.HOST,
     Work.UNKNOWN: Part.UNEXPLAINED,
+    Work.OPERATORS: Part.HOST,
 }
 WORK_OF_WAIT = {
     EventKind.SYNC: Work.SYNC,

@@ -133,15 +133,18 @@ def shared_questions(program: Program, facts: Facts) -> Iterator[Question]:
             Edit(work={Work.COMPILE: 0.0}, duration=np.where(program.launch_work == Work.COMPILE, 0.0, 1.0)),
             "replay without compilation in the step and without the kernels that it tries",
         )
-    if has[Work.HOST] or has[Work.ASIDE]:
+    if has[[Work.HOST, Work.ASIDE, Work.OPERATORS]].any():
         # What an evaluation launches goes with it where the stacks show that no training needs it.
         extra = facts.tree is not None and facts.tree.evaluation_is_extra
         aside = np.isin(program.launch_work, (Work.ASIDE, Work.HOST) if extra else (Work.ASIDE,))
         yield Question(
             WhatIf.HOST_WORK_GONE,
-            Edit(work={Work.HOST: 0.0, Work.ASIDE: 0.0}, duration=np.where(aside, 0.0, 1.0)),
-            "replay without the Python that neither dispatches nor loads, and without what is launched "
-            "after the update",
+            Edit(
+                work=dict.fromkeys((Work.HOST, Work.ASIDE, Work.OPERATORS), 0.0),
+                duration=np.where(aside, 0.0, 1.0),
+            ),
+            "replay without the Python that neither dispatches nor loads, without operators that compute on "
+            "the host, and without what is launched after the update",
         )
     checked_ms = facts.tree.calls_ms(DISTRIBUTIONS) if facts.tree is not None else 0.0
     if checked_ms > 0 and facts.run is not None and facts.run.settings.get("distributions.checked") is True:

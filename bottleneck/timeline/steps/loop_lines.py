@@ -48,6 +48,17 @@ def after_share(sites: Sequence[SiteTime]) -> float | None:
     return after / (after + before) if after + before >= _FEWEST_SAMPLES else None
 
 
+SAMPLED_IN = {
+    (True, "forward"): "sampled forward",
+    (False, "forward"): "sampled between",
+    # A model that acts or labels stands in front of the forward that is trained.
+    (False, "evaluation"): "sampled before",
+    **{(inside, "backward"): "sampled between" for inside in (True, False)},
+    **{(inside, phase): "sampled after" for inside in (True, False) for phase in ("optimizer", "zero_grad")},
+}
+"""(whether inside of it, the phase that began last) -> the part of the loop that it stands in."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopShares:
     """How much of each part of the step runs in one Python loop, 0 to 1."""

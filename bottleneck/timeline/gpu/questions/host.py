@@ -85,6 +85,27 @@ def _kept(program: Program, known: Circumstances) -> Edit | None:
     return Edit(gone=work, drop_at=gone, duration=np.where(mine, 0.0, 1.0))
 
 
+def operator_questions(program: Program) -> Iterator[Question]:
+    """Operators that compute on the host what the device needs, or of what it has made."""
+    computes = program.work[:, Work.OPERATORS] > 0
+    if not computes.any():
+        return
+    # Its input is copied to the host before it, its output to the device after it; each of the two may be a
+    # call that copies and one that waits.
+    waits = np.isin(program.kind, (EventKind.COPY, EventKind.SYNC))
+    gone = waits & (computes | np.append(computes[1:], False))
+    next_is_of_it = waits[1:] & (np.diff(program.first_activity)[1:] == 0) & ~computes[1:]
+    gone[1:] |= gone[:-1] & next_is_of_it
+    gone[:-1] |= gone[1:] & next_is_of_it & waits[:-1]
+    copied = gone[program.event] & (program.part == PARTS.index(Part.COPIES))
+    yield Question(
+        WhatIf.OPERATORS_ON_DEVICE,
+        Edit(work={Work.OPERATORS: 0.0}, drop_at=gone, duration=np.where(copied, 0.0, 1.0)),
+        "replay without operators that compute on the host, and without the copies before and after them; "
+        "on the device they take time, too",
+    )
+
+
 def search_questions(known: Circumstances) -> Iterator[Question]:
     """Convolutions that time their algorithms in the step."""
     if known.searches is not None:
