@@ -65,6 +65,8 @@ class Reach:
 
     events: NDArray[np.bool_]
     """Host events of its forward and backward, (n,)."""
+    model: NDArray[np.bool_]
+    """The same with what no compiler takes over, (n,)."""
     activities: NDArray[np.bool_]
     """Device work that they launch, (m,)."""
     backward: NDArray[np.bool_]
@@ -132,6 +134,7 @@ def read_reach(trace: Trace, program: Program) -> Reach:
         events |= backward
     if not len(forward.start) and not len(nodes):
         events = called & (program.work[:, [Work.DISPATCH, Work.SEAM]].sum(axis=1) > 0)
+    model = events.copy()
     layers = trace.rows(Kind.OP, named=_RECURRENT)
     layers = layers[forward.around(trace.ts_ns[layers], trace.tid[layers]) >= 0]
     if len(layers):
@@ -159,6 +162,7 @@ def read_reach(trace: Trace, program: Program) -> Reach:
     keeps = keeps[ends == before(when[calls], trace.ts_ns[keeps])]
     return Reach(
         events=events,
+        model=model,
         activities=activities,
         backward=backward,
         regions=max(1.0, (len(entered) + len(layers)) / steps),

@@ -249,4 +249,26 @@ EXPLAINED: dict[str, str] = {
         "Only parameters that no optimizer has are looked at. Those of the generator have one, which clears "
         "their gradients unread."
     ),
+    "A01": (
+        "An operator that computes on the host counted as dispatch. Mended since (FX524): host-bound, its "
+        "line, its fix first."
+    ),
+    "A02": (
+        "No entry: what it costs to hand many small tensors over from a worker is not measured. The wait is "
+        "priced; its call is that of the production, which is not the limit."
+    ),
+    "A03": "No entry: that a long filter is cheaper by Fourier transforms is mathematics. The line is named.",
+    "A04": (
+        "A bound, and too high a step for one: what recurrent layers dispatch was left out, as no compiler "
+        "takes it over. Mended since: 35.5 ms at best. One operator for all of it computes faster, too."
+    ),
+    "A05": (
+        "On a GPU it was not told that Python stands between forward and backward; a loop of NumPy was taken "
+        "for one over time steps. Mended since: FX514 first."
+    ),
+    "A07": "As A05.",
+    "A08": (
+        "Copies of what the host has just made were priced as copies only. Mended since (FX524): 29.4 of "
+        "70.1 ms predicted."
+    ),
 }

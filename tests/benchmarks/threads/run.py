@@ -3,7 +3,7 @@
 In: the scripts beside this file and truth.py. Out: reports/threads.md (reports/threads-gpu.md with
 `--device gpu`), written after each thread, so that a stopped run leaves one too. With `--set unseen`:
 truth_unseen.py, and reports/threads-unseen.md (reports/threads-unseen-gpu.md); `unseen2`, `unseen3`,
-`unseen4`, `unseen5` (all of it for a GPU) and `unseen6` likewise.
+`unseen4`, `unseen5` (all of it for a GPU), `unseen6` and `unseen7` likewise.
 
     python tests/benchmarks/threads/run.py [--only T29,N04] [--minutes 30] [--device cpu|gpu] [--state FILE]
 
@@ -38,6 +38,7 @@ from truth_unseen3 import UNSEEN3
 from truth_unseen4 import UNSEEN4
 from truth_unseen5 import UNSEEN5
 from truth_unseen6 import UNSEEN6
+from truth_unseen7 import UNSEEN7
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 SETS = {
@@ -48,6 +49,7 @@ SETS = {
     "unseen4": UNSEEN4,
     "unseen5": UNSEEN5,
     "unseen6": UNSEEN6,
+    "unseen7": UNSEEN7,
 }
 
 

@@ -142,6 +142,7 @@ def test_the_host_keeps_the_entry_the_parameters_the_gradients_and_a_price_per_k
     nothing = np.zeros(0, dtype=bool)
     reach = Reach(
         events=nothing,
+        model=nothing,
         activities=nothing,
         backward=nothing,
         regions=2,

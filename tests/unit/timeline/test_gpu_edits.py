@@ -73,6 +73,7 @@ def device_work(
     events = program.kind == EventKind.LAUNCH
     masks["reach"] = Reach(
         events=events,
+        model=events,
         activities=~no,
         backward=np.zeros_like(events),
         regions=1,

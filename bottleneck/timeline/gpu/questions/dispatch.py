@@ -152,7 +152,7 @@ def _without_loop(program: Program, work: DeviceWork, shares: LoopShares) -> Edi
     A loop of the loss has its kernels, its waits and its part of the backward to itself. One in the model
     shares its kernels with what is between its rounds: they stay.
     """
-    model = work.reach.events
+    model = work.reach.model
     others = [Work.OPTIMIZER, Work.ZERO_GRAD, Work.INPUT, Work.ASIDE]
     aside = ~model & (program.work[:, others] == 0.0).all(axis=1)
     gone = np.zeros_like(program.work)
