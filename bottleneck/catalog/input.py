@@ -238,6 +238,7 @@ loader = DataLoader(
         what_to_change="Move the expensive part of __getitem__ or collate_fn out of the loop: decode, resize"
         " or tokenize once and store the result. Augment whole batches on the device. Index arrays"
         " instead of parsing files. Draw a sampler's indices for all batches at once.",
+        unless=(if_known("loader.handed_ms"),),
         risk=Risk.NEEDS_REVIEW,
         may_break="Random augmentation must stay random: store only what is the same every epoch.",
         what_if=WhatIf.INPUT_READY,
@@ -509,6 +510,35 @@ loader = DataLoader(dataset, num_workers=4, worker_init_fn=one_thread)""",
                 "https://github.com/pytorch/pytorch/issues/1355", "pytorch #1355: OpenCV in loader workers"
             ),
             _DATA,
+        ),
+    ),
+    Fix(
+        id="FX116",
+        title="Hand over few tensors per batch",
+        addresses=("BN108",),
+        what_to_change="Each tensor of a batch comes from a worker through shared memory of its own. In collate_fn"
+        " put those that belong together into one tensor, with their lengths, and split it behind the copy to"
+        " the device. Send small types: uint8 images, not float32.",
+        when=(_HAS_WORKERS, if_known("loader.handed_ms")),
+        what_if=WhatIf.BATCHES_HANDED_OVER,
+        basis="the step if batches that are made were there at once, the most that this can save",
+        may_break="What the loader gives has another form.",
+        code="""\
+import torch
+
+
+def packed(samples):
+    images, boxes = zip(*samples)
+    counts = [len(each) for each in boxes]
+    return torch.stack(images), torch.cat(boxes), counts
+
+
+# behind the copy: boxes = boxes.split(counts)""",
+        undo="Return the list again.",
+        verify=_WAIT_GONE,
+        sources=(
+            source("https://github.com/roboflow/rf-detr/pull/1399", "RF-DETR: 114 tensors per batch, then 9"),
+            docs("multiprocessing.html#sharing-cpu-tensors", "torch.multiprocessing: sharing CPU tensors"),
         ),
     ),
 )

@@ -61,6 +61,7 @@ class WhatIf(str, Enum):
     WORKERS_KEPT = "workers-kept"
     WORKERS_ON_CORES = "workers-on-cores"
     WORKERS_ONE_THREAD = "workers-one-thread"
+    BATCHES_HANDED_OVER = "batches-handed-over"
     DATASET_LIGHT = "dataset-light"
     SYNCS_GONE = "syncs-gone"
     ALLOCATOR_FREE = "allocator-free"
@@ -367,6 +368,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN105", "dataset-sent-to-workers", _C.INPUT, within_others=True),
     CodeEntry("BN106", "workers-share-few-cores", _C.INPUT, within_others=True),
     CodeEntry("BN107", "workers-start-threads", _C.INPUT, within_others=True),
+    CodeEntry("BN108", "hand-over-slow", _C.INPUT, within_others=True),
     CodeEntry("BN201", "allocator-in-critical-path", _C.ALLOCATOR, memory="untimed"),
     CodeEntry("BN202", "empty-cache-in-loop", _C.ALLOCATOR),
     CodeEntry("BN203", "page-faults-each-step", _C.ALLOCATOR),

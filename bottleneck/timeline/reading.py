@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model.codes import LateCause
+from ..model.codes import LateCause, WhatIf
 from ..model.run import JsonValue
 from .cpu.reading import cpu_reader
 from .gpu.reading import gpu_reader
@@ -100,7 +100,7 @@ def _read(reader: Reader) -> Timeline:
         else (),
         alone=asker.alone(alone) if alone is not None else None,
         alone_without=asker.alone_without(questions, alone) if alone is not None else {},
-        input_call=facts.input_call,
+        input_call=facts.input_call if WhatIf.BATCHES_HANDED_OVER not in answers.results else None,
         pauses_ms=tuple((program.host_work.pauses_ns / 1e6).tolist()),
     )
     return reader.describe(timeline, priced)

@@ -1,6 +1,6 @@
 """Input-bound: the step waits for its next batch.
 
-In: facts. Out: findings BN101 to BN107.
+In: facts. Out: findings BN101 to BN108.
 """
 
 from __future__ import annotations
@@ -170,6 +170,8 @@ class InputProductionSlow(Analyzer):
         production = production_ms(loader)
         wait = facts.timeline.part_ms(Part.INPUT)
         rest = facts.true_ms - wait
+        if facts.ask(WhatIf.BATCHES_HANDED_OVER) is not None:
+            return
         if production is None or production < 0.5 * max(rest, 1e-9):
             return
         if wait < NEGLIGIBLE_SHARE * facts.true_ms:
@@ -534,4 +536,73 @@ class WorkersStartThreads(Analyzer):
             ],
             sites=[*(item.site for item in made.sites[:1]), loader.site],
             not_this="Threads that Python has started are not among them.",
+        )
+
+
+class HandOverSlow(Analyzer):
+    """Batches are made in time and arrive late.
+
+    What it means
+        The workers have batches ready and wait. Between them and the training, every tensor of a batch
+        becomes a file in shared memory, whose handle goes through a socket, and is mapped again by one
+        thread of the training process, which also pins it. Hundreds of small tensors, a list of dicts
+        per image, take longer there than to make.
+
+    How it is measured
+        Production time, timed in the workers, over their number is below the rest of the step, and
+        nearly each fetch waits, not only a few.
+
+    What it costs you
+        The step is replayed with every batch ready. A batch in fewer parts still takes some time.
+
+    What it is not
+        Not slow production: more workers, or a cheaper dataset, change nothing.
+
+    What to do
+        Pack what belongs together into one tensor in collate_fn, with the lengths beside it, and split
+        it on the device. Send smaller types.
+
+    Source
+        torch.multiprocessing documentation, "Sharing CPU tensors"; roboflow/rf-detr pull request 1399.
+    """
+
+    code = "BN108"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Report batches that workers have made and the step waits for."""
+        answer = facts.ask(WhatIf.BATCHES_HANDED_OVER)
+        loader = facts.training_loader()
+        if answer is None or loader is None:
+            return
+        parts = len(loader.batch.tensors) if loader.batch is not None else 0
+        made, batch = loader.production, loader.batch
+        evidence = (
+            [
+                Evidence(
+                    text=f"{parts} tensors per batch, {byte_size(batch.bytes)} in all",
+                    value=float(parts),
+                    unit="tensors/batch",
+                    source="loader.json",
+                )
+            ]
+            if batch is not None and parts
+            else []
+        )
+        if made is not None and made.busy_share is not None:
+            evidence.append(
+                Evidence(
+                    text=f"workers make batches for {percent(made.busy_share)} of their time",
+                    value=made.busy_share,
+                    unit="share",
+                    source="loader.json, timed in the workers",
+                )
+            )
+        yield self.finding(
+            facts,
+            f"{loader.num_workers} workers keep up, but each batch arrives late"
+            + (f": it is {parts} tensors" if parts else ""),
+            answer=answer,
+            evidence=evidence,
+            sites=[loader.site],
+            not_this="Production is not slow: see the workers' time.",
         )

@@ -29,6 +29,7 @@ _SLOWEST_FIRST = ("for-loop", "foreach", "fused")
 _STEPS_WITH = {
     "loader.kept_ms": WhatIf.WORKERS_KEPT,
     "loader.in_main_ms": WhatIf.INPUT_IN_MAIN,
+    "loader.handed_ms": WhatIf.BATCHES_HANDED_OVER,
     "loader.one_thread_ms": WhatIf.WORKERS_ONE_THREAD,
     "host.on_device_ms": WhatIf.OPERATORS_ON_DEVICE,
     "kernels.unfilled_ms": WhatIf.FILLS_GONE,

@@ -35,6 +35,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "loader.iterable": "bool",
     "loader.start_method": "str",
     "loader.production_ms": "float: mean cost of producing one batch",
+    "loader.handed_ms": "float: the step if batches that workers have made were there at once",
     "loader.one_thread_ms": "float: the step with workers in which no library starts threads, where shorter",
     "loader.in_main_ms": "float: the step with batches made in the training process, where that is shorter",
     "loader.needed_workers": "int: workers that keep up with the step without its input wait",

@@ -132,6 +132,10 @@ class InputSupply:
     """Of the production: processor time of the threads that make batches, in workers."""
     helped_ms: float = 0.0
     """Beside it: processor time of threads that libraries have started in the workers."""
+    bursts: float = 0.0
+    """Of the wait: in the slowest tenth of the fetches."""
+    starts_ms: float = 0.0
+    """Of the step: making iterators, until the first batch of each is there."""
     passes_per_step: float = 0.0
     """Iterators that are made, 1 at most: the first batch of each is not begun before it is asked for."""
 
@@ -168,6 +172,7 @@ def input_supply(
     function, share = _goes_with_first(made)
     own_ms = min(wait_ms, fetching.total_ms) if loader.num_workers and fetching is not None else 0.0
     knows_passes = loader.length is not None or loader.iterators > 1  # a first pass may never end
+    passes = min(1.0, per_step / batches_per_iterator(loader)) if knows_passes else 0.0
     alone = None
     if loader.num_workers and made is not None and made.fetch_ms:
         # More workers than cores keep each other waiting: their median batch is nearer to one made alone.
@@ -190,7 +195,9 @@ def input_supply(
         computed_ms=per_step * (made.computed_ms or 0.0) if made is not None else 0.0,
         helped_ms=per_step * (made.helped_ms or 0.0) if made is not None else 0.0,
         own_call=fetching.most().site_time() if fetching is not None and own_ms > _MOSTLY * wait_ms else None,
-        passes_per_step=min(1.0, per_step / batches_per_iterator(loader)) if knows_passes else 0.0,
+        bursts=burst_share(loader),
+        starts_ms=passes * statistics.fmean(loader.startup_ms) if loader.startup_ms else 0.0,
+        passes_per_step=passes,
     )
 
 
@@ -215,9 +222,14 @@ def supply_answers(
     the training process itself does for a batch stays, however many workers there are.
     """
     busy_ms = rest_ms + supply.own_ms
+    in_main = _in_main(supply, rest_ms=busy_ms, true_ms=true_ms)
+    handed = _handed_over(supply, rest_ms=rest_ms, true_ms=true_ms)
+    if handed is not None:
+        # Production is not what the step waits for.
+        return {each.question: each for each in (handed, in_main) if each is not None and each.saves_ms > 0}
     found = (
         _more_workers(supply, rest_ms=busy_ms, true_ms=true_ms, cores=cores, baseline=baseline),
-        _in_main(supply, rest_ms=busy_ms, true_ms=true_ms),
+        in_main,
         _on_cores(supply, rest_ms=busy_ms, true_ms=true_ms, cores=first_cores),
         _one_thread(supply, rest_ms=busy_ms, true_ms=true_ms),
     )
@@ -225,6 +237,28 @@ def supply_answers(
     # A part of the production that costs nothing is an answer, too.
     parts = _divided(supply, rest_ms=rest_ms, true_ms=true_ms)
     return {answer.question: answer for answer in (*answers, *parts)}
+
+
+def _handed_over(supply: InputSupply, *, rest_ms: float, true_ms: float) -> WhatIfResult | None:
+    """Ask for the step if batches that workers have made were there at once.
+
+    An answer where the workers keep up and nearly each fetch waits nevertheless: for what comes after them.
+    """
+    if supply.alone_ms is None or supply.bursts > _BURST:
+        return None
+    if max(supply.own_ms, supply.starts_ms) > _MOSTLY * supply.wait_ms:
+        return None
+    made_ms = supply.production_ms / supply.workers
+    if made_ms >= _KEEPS_UP * rest_ms or rest_ms >= true_ms:
+        return None
+    return WhatIfResult(
+        question=WhatIf.BATCHES_HANDED_OVER,
+        step_ms=rest_ms,
+        saves_ms=true_ms - rest_ms,
+        basis=f"{supply.workers} workers make the input of a step in {ms(made_ms)}, less than the "
+        f"{ms(rest_ms)} of everything else: it waits for batches that are made",
+        bound=True,
+    )
 
 
 def _more_workers(

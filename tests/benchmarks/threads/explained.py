@@ -254,8 +254,8 @@ EXPLAINED: dict[str, str] = {
         "line, its fix first."
     ),
     "A02": (
-        "No entry: what it costs to hand many small tensors over from a worker is not measured. The wait is "
-        "priced; its call is that of the production, which is not the limit."
+        "No entry: that workers keep up and batches arrive late was not told; the call named is that of the "
+        "production, which is not the limit. Mended since (BN108, FX116): 22.3 of 59.8 ms at best."
     ),
     "A03": "No entry: that a long filter is cheaper by Fourier transforms is mathematics. The line is named.",
     "A04": (

@@ -17,6 +17,7 @@ from torch_bottleneck.model.codes import BottleneckClass
 from torch_bottleneck.model.doubt import DoubtCode
 from torch_bottleneck.model.run import (
     Artefact,
+    BatchFacts,
     DeviceFacts,
     HostFacts,
     LoaderFacts,
@@ -163,6 +164,23 @@ def test_threads_of_libraries_in_workers_are_told_with_what_waiting_for_cores_co
         # Each of two workers waits 9 ms for a core, less than the 16 that threads of both may take.
         assert fixes["FX115"].predicted_ms == pytest.approx(WALL - 9.0 / 2, rel=0.01)
         assert "8.00 ms of processor time per batch" in findings["BN107"].evidence[0].text
+
+
+@pytest.mark.parametrize("made_ms", [2.0, 40.0])
+def test_batches_that_are_made_in_time_and_arrive_late_are_handed_over_slowly(tmp_path, made_ms):
+    made = Production(where="workers", batches=20, fetch_ms=[made_ms] * 20, busy_share=0.06)
+    batch = BatchFacts(bytes=4_000_000, tensors=["int64[6]"] * 169)
+    loader = msgspec.structs.replace(LOADER, num_workers=4, production=made, batch=batch)
+    diagnosis = diagnose_paths([make_folder(tmp_path / "run", make_run(), loaders=[loader])])
+    findings = {finding.code: finding for finding in diagnosis.findings}
+    fixes = {suggestion.fix: suggestion for suggestion in diagnosis.suggestions}
+    late = made_ms < 4 * 2.4
+    assert ("BN108" in findings) == ("FX116" in fixes) == late
+    assert ("BN102" in findings) == ("FX107" in fixes) == (not late)
+    if late:
+        assert findings["BN108"].title == "4 workers keep up, but each batch arrives late: it is 169 tensors"
+        assert fixes["FX116"].predicted_ms == pytest.approx(WALL - 8.0, rel=0.02)
+        assert fixes["FX116"].bound
 
 
 def test_starts_of_workers_are_named_with_their_loader_and_no_burst_of_the_supply(tmp_path):
