@@ -34,10 +34,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 forked.remember()
 
-# Started in the background of a shell, as runners do, a process inherits "ignore SIGINT", and so would
-# every script under test: the tests of Ctrl-C need the ordinary disposition.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Started in the background of a shell, as runners do, a process inherits "ignore SIGINT", and with nohup
+# "ignore SIGHUP", and so would every script under test: tests of signals need the ordinary disposition.
+for _number, _ordinary in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _ordinary)
 
 
 def pytest_configure(config: pytest.Config) -> None:

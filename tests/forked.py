@@ -48,9 +48,13 @@ AT_START = (
     "TORCHINDUCTOR_", "PYTORCH_", "CUDA_", "KINETO_",
 )  # fmt: skip
 """Beginnings of variables that are read when the interpreter starts or torch is imported."""
-LATER = ("TORCHINDUCTOR_CACHE_DIR", "TORCH_NCCL_", "PYTHONHASHSEED", "PYTORCH_NVML_BASED_CUDA_CHECK")
-"""Not so these; hashes are the same in all forks anyway, as this variable is to make them. The last one is
-set for good by importing accelerate: all that a process starts from then on would be real starts."""
+LATER = (
+    "TORCHINDUCTOR_CACHE_DIR", "TORCH_NCCL_", "PYTHONHASHSEED", "PYTORCH_NVML_BASED_CUDA_CHECK",
+    "KMP_DUPLICATE_LIB_OK",
+)  # fmt: skip
+"""Not so these; hashes are the same in all forks anyway, as this variable is to make them. The last two are
+set for good by importing accelerate and threadpoolctl: all that a process starts from then on would be real
+starts."""
 HARNESS = str(Path(__file__).resolve().parents[1] / "bottleneck" / "harness" / "__main__.py")
 BENCHMARKS = str(Path(__file__).resolve().parent / "benchmarks")
 COMMAND, PROCESS = ["-m", "torch_bottleneck"], ["-m", "torch_bottleneck.harness"]

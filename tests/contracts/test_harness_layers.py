@@ -6,6 +6,8 @@ Which room may import which is a contract of import-linter (pyproject.toml).
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -137,3 +139,19 @@ def test_no_thread_of_ours_takes_a_signal() -> None:
     }
     assert sum(map(len, found.values())) >= 6
     assert [name for name, kept in found.items() if not all(kept)] == []
+
+
+IMPORT_ALL = """
+import importlib, os, pkgutil, torch, torch._dynamo
+before = dict(os.environ)
+import torch_bottleneck.harness
+for found in pkgutil.walk_packages(torch_bottleneck.harness.__path__, "torch_bottleneck.harness."):
+    if not found.name.endswith("__main__"):
+        importlib.import_module(found.name)
+        assert dict(os.environ) == before, (found.name, set(os.environ) ^ set(before))
+"""
+
+
+def test_our_imports_leave_the_environment_of_the_script_and_its_children_as_it_was() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

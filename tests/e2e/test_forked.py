@@ -140,6 +140,7 @@ def test_the_server_has_the_variables_of_the_session_not_of_the_test_that_asks_f
 def test_the_server_does_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the suite would be slow, and nothing would say why."""
     monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # as accelerate leaves it
+    monkeypatch.setenv("KMP_DUPLICATE_LIB_OK", "True")  # as threadpoolctl does
     (tmp_path / "parent.py").write_text("import os, time\nprint(os.getppid(), flush=True)\ntime.sleep(600)\n")
     parents = []
     for _ in range(2):

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
-from threadpoolctl import threadpool_limits
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, default_collate
 
 from ....model.verify import Applied
@@ -245,6 +244,9 @@ class _OneThread:
 
     def __call__(self, worker: int) -> None:
         os.environ.update(dict.fromkeys(_THREADS_OF_LIBRARIES, "1"))  # for those not loaded yet
+        # In the trial's worker only: this import sets a variable, which the script's children would inherit.
+        from threadpoolctl import threadpool_limits
+
         threadpool_limits(1)
         if "cv2" in sys.modules:
             sys.modules["cv2"].setNumThreads(0)
