@@ -2,8 +2,7 @@
 
 In: the scripts beside this file and truth.py. Out: reports/threads.md (reports/threads-gpu.md with
 `--device gpu`), written after each thread, so that a stopped run leaves one too. With `--set unseen`:
-truth_unseen.py, and reports/threads-unseen.md (reports/threads-unseen-gpu.md); `unseen2`, `unseen3`,
-`unseen4`, `unseen5` (all of it for a GPU), `unseen6` and `unseen7` likewise.
+truth_unseen.py, and reports/threads-unseen.md (reports/threads-unseen-gpu.md); `unseen2` and so on likewise.
 
     python tests/benchmarks/threads/run.py [--only T29,N04] [--minutes 30] [--device cpu|gpu] [--state FILE]
 
@@ -17,6 +16,7 @@ each job has two cores of its own; leave it at 1 where the machine has fewer tha
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import queue
@@ -32,25 +32,13 @@ from measure import RunFailedError, diagnose, measure
 from render import render
 from score import Score, judge, shows
 from truth import THREADS, Thread
-from truth_unseen import UNSEEN
-from truth_unseen2 import UNSEEN2
-from truth_unseen3 import UNSEEN3
-from truth_unseen4 import UNSEEN4
-from truth_unseen5 import UNSEEN5
-from truth_unseen6 import UNSEEN6
-from truth_unseen7 import UNSEEN7
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-SETS = {
-    "known": THREADS,
-    "unseen": UNSEEN,
-    "unseen2": UNSEEN2,
-    "unseen3": UNSEEN3,
-    "unseen4": UNSEEN4,
-    "unseen5": UNSEEN5,
-    "unseen6": UNSEEN6,
-    "unseen7": UNSEEN7,
-}
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parents[2]
+SETS: dict[str, tuple[Thread, ...]] = {"known": THREADS}
+for table in sorted(HERE.glob("truth_*.py")):
+    name = table.stem.removeprefix("truth_")
+    SETS[name] = vars(importlib.import_module(table.stem))[name.upper()]
 
 
 def run_thread(
