@@ -66,7 +66,8 @@ class MemoryWatch:
 
     def grown(self, now_ns: int, *, last: bool = False) -> list[MemoryGrowth]:
         """Return what grows; decided anew when the job is longer by a tenth, or has ended (`last`)."""
-        if last or now_ns >= self._ask_ns:
+        # Before the first look there is nothing to ask, and no beginning to count from.
+        if self._points and (last or now_ns >= self._ask_ns):
             self._ask_ns = now_ns + (now_ns - self._began_ns) // 10
             self._found = [
                 growth

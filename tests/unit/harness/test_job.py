@@ -205,6 +205,20 @@ def test_memory_that_grows_is_told_with_the_time_until_it_is_full(monkeypatch: p
     assert not memory_of(monkeypatch, [3e8 + 1e6 * i for i in range(200)], free=1e15).grown(200 * 250 * MS)
 
 
+def test_memory_that_grows_is_noticed_while_the_job_runs_however_long_the_machine_has_been_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Clocks count from the machine's start, and a job is asked before its first look."""
+    watch, up = MemoryWatch(), 10**16
+    monkeypatch.setattr(memory_module, "_free", lambda where: 10**10)
+    assert watch.grown(up) == []
+    for i in range(60):
+        monkeypatch.setattr(memory_module, "_used", lambda i=i: [("host", 3 * 10**8 + i * 10**6)])
+        watch.look(up + i * 250 * MS, i * 10)
+        watch.grown(up + i * 250 * MS)
+    assert watch.grown(up + 60 * 250 * MS) != []
+
+
 def test_memory_that_fills_up_at_the_beginning_is_no_growth(monkeypatch: pytest.MonkeyPatch) -> None:
     wave = [1e6 * ((i * 7) % 5) for i in range(700)]
     filled = [6e8 - 3e8 * 0.97**i + w for i, w in enumerate(wave)]
