@@ -514,11 +514,12 @@ loader = DataLoader(dataset, num_workers=4, worker_init_fn=one_thread)""",
     ),
     Fix(
         id="FX116",
-        title="Hand over few tensors per batch",
+        title="Hand over less per batch",
         addresses=("BN108",),
         what_to_change="Each tensor of a batch comes from a worker through shared memory of its own. In collate_fn"
         " put those that belong together into one tensor, with their lengths, and split it behind the copy to"
-        " the device. Send small types: uint8 images, not float32.",
+        " the device. Send small types: uint8 images, not float32. A slice brings all the memory that it is cut"
+        " from: clone() it.",
         when=(_HAS_WORKERS, if_known("loader.handed_ms")),
         what_if=WhatIf.BATCHES_HANDED_OVER,
         basis="the step if batches that are made were there at once, the most that this can save",
@@ -528,7 +529,7 @@ import torch
 
 
 def packed(samples):
-    images, boxes = zip(*samples)
+    images, boxes = zip(*samples)  # slices as they are: image.clone()
     counts = [len(each) for each in boxes]
     return torch.stack(images), torch.cat(boxes), counts
 
@@ -538,6 +539,7 @@ def packed(samples):
         verify=_WAIT_GONE,
         sources=(
             source("https://github.com/roboflow/rf-detr/pull/1399", "RF-DETR: 114 tensors per batch, then 9"),
+            source("https://github.com/embeddings-benchmark/mteb/pull/4747", "MTEB: a slice brings its video"),
             docs("multiprocessing.html#sharing-cpu-tensors", "torch.multiprocessing: sharing CPU tensors"),
         ),
     ),

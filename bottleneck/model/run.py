@@ -536,6 +536,8 @@ class BatchFacts(_Record, frozen=True, kw_only=True):
     """A typical batch as the loader handed it over."""
 
     bytes: int = 0
+    memory_bytes: int = 0
+    """Of the memory that they are slices of, each counted once: from a worker all of it is sent."""
     tensors: list[str] = []
     """Like "float32[64, 3, 224, 224]"."""
     device: str = "cpu"

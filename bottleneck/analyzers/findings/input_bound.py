@@ -546,7 +546,8 @@ class HandOverSlow(Analyzer):
         The workers have batches ready and wait. Between them and the training, every tensor of a batch
         becomes a file in shared memory, whose handle goes through a socket, and is mapped again by one
         thread of the training process, which also pins it. Hundreds of small tensors, a list of dicts
-        per image, take longer there than to make.
+        per image, take longer there than to make. A slice of a larger tensor is sent with all the memory
+        that it is cut from: the whole video for a few of its frames.
 
     How it is measured
         Production time, timed in the workers, over their number is below the rest of the step, and
@@ -560,10 +561,11 @@ class HandOverSlow(Analyzer):
 
     What to do
         Pack what belongs together into one tensor in collate_fn, with the lengths beside it, and split
-        it on the device. Send smaller types.
+        it on the device. Send smaller types. Clone slices where the dataset returns them.
 
     Source
-        torch.multiprocessing documentation, "Sharing CPU tensors"; roboflow/rf-detr pull request 1399.
+        torch.multiprocessing documentation, "Sharing CPU tensors"; roboflow/rf-detr pull request 1399;
+        embeddings-benchmark/mteb pull request 4747.
     """
 
     code = "BN108"
@@ -576,18 +578,27 @@ class HandOverSlow(Analyzer):
             return
         parts = len(loader.batch.tensors) if loader.batch is not None else 0
         made, batch = loader.production, loader.batch
-        evidence = (
-            [
+        sends = f": it is {parts} tensors" if parts else ""
+        evidence = []
+        if batch is not None and parts:
+            evidence.append(
                 Evidence(
                     text=f"{parts} tensors per batch, {byte_size(batch.bytes)} in all",
                     value=float(parts),
                     unit="tensors/batch",
                     source="loader.json",
                 )
-            ]
-            if batch is not None and parts
-            else []
-        )
+            )
+        if batch is not None and batch.memory_bytes > 2 * batch.bytes:  # most of it is not wanted
+            sends = f": {byte_size(batch.memory_bytes)} are sent for {byte_size(batch.bytes)}"
+            evidence.append(
+                Evidence(
+                    text=f"they are slices of {byte_size(batch.memory_bytes)}, and all of that is sent",
+                    value=float(batch.memory_bytes),
+                    unit="bytes",
+                    source="loader.json",
+                )
+            )
         if made is not None and made.busy_share is not None:
             evidence.append(
                 Evidence(
@@ -599,8 +610,7 @@ class HandOverSlow(Analyzer):
             )
         yield self.finding(
             facts,
-            f"{loader.num_workers} workers keep up, but each batch arrives late"
-            + (f": it is {parts} tensors" if parts else ""),
+            f"{loader.num_workers} workers keep up, but each batch arrives late{sends}",
             answer=answer,
             evidence=evidence,
             sites=[loader.site],

@@ -51,6 +51,7 @@ class BatchBook:
             # The second one: the first may be special (a warm-up batch, an odd sampler).
             self._first = BatchFacts(
                 bytes=sum(t.numel() * t.element_size() for t in tensors),
+                memory_bytes=_memory_bytes(tensors),
                 tensors=[_describe(t) for t in tensors],
                 device=str(tensors[0].device) if tensors else "cpu",
                 pinned=_is_pinned(tensors),
@@ -119,6 +120,12 @@ def tensors_of(batch: object) -> list[Any]:
 def size_of(tensors: list[Any]) -> tuple[int, int]:
     """Return (bytes, elements) of these tensors."""
     return sum([tensor.nbytes for tensor in tensors]), sum([tensor.numel() for tensor in tensors])
+
+
+def _memory_bytes(tensors: list[Any]) -> int:
+    """Return the size of what strided tensors are slices of."""
+    storages = [t.untyped_storage() for t in tensors if t.layout is torch.strided]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def _real_positions(mask: Any) -> int | None:

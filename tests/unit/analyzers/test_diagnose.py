@@ -166,10 +166,10 @@ def test_threads_of_libraries_in_workers_are_told_with_what_waiting_for_cores_co
         assert "8.00 ms of processor time per batch" in findings["BN107"].evidence[0].text
 
 
-@pytest.mark.parametrize("made_ms", [2.0, 40.0])
-def test_batches_that_are_made_in_time_and_arrive_late_are_handed_over_slowly(tmp_path, made_ms):
+@pytest.mark.parametrize(("made_ms", "memory_bytes"), [(2.0, 4_000_000), (2.0, 40_000_000), (40.0, 0)])
+def test_batches_made_in_time_that_arrive_late_are_handed_over_slowly(tmp_path, made_ms, memory_bytes):
     made = Production(where="workers", batches=20, fetch_ms=[made_ms] * 20, busy_share=0.06)
-    batch = BatchFacts(bytes=4_000_000, tensors=["int64[6]"] * 169)
+    batch = BatchFacts(bytes=4_000_000, memory_bytes=memory_bytes, tensors=["int64[6]"] * 169)
     loader = msgspec.structs.replace(LOADER, num_workers=4, production=made, batch=batch)
     diagnosis = diagnose_paths([make_folder(tmp_path / "run", make_run(), loaders=[loader])])
     findings = {finding.code: finding for finding in diagnosis.findings}
@@ -178,7 +178,8 @@ def test_batches_that_are_made_in_time_and_arrive_late_are_handed_over_slowly(tm
     assert ("BN108" in findings) == ("FX116" in fixes) == late
     assert ("BN102" in findings) == ("FX107" in fixes) == (not late)
     if late:
-        assert findings["BN108"].title == "4 workers keep up, but each batch arrives late: it is 169 tensors"
+        sends = "38.1 MiB are sent for 3.81 MiB" if memory_bytes > 4_000_000 else "it is 169 tensors"
+        assert findings["BN108"].title == f"4 workers keep up, but each batch arrives late: {sends}"
         assert fixes["FX116"].predicted_ms == pytest.approx(WALL - 8.0, rel=0.02)
         assert fixes["FX116"].bound
 

@@ -321,6 +321,28 @@ def test_a_batch_of_any_nesting() -> None:
     assert (facts.bytes, facts.distinct_shapes, facts.padding_share) == (104, 2, 0.5)
 
 
+class Slices(Dataset[torch.Tensor]):
+    """Ten numbers of ten thousand."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.zeros(10_000)[index : index + 10]
+
+
+def test_what_slices_from_workers_bring_with_them_is_counted_once(watch: LoaderWatch) -> None:
+    drain(watch, DataLoader(Slices(), 2, num_workers=1, collate_fn=list))
+    batch = only(watch).batch
+    assert batch is not None
+    assert (batch.bytes, batch.memory_bytes) == (2 * 40, 2 * 40_000)
+    whole, book = torch.zeros(6), BatchBook()
+    parts = [whole[:3], whole[3:], torch.zeros(2, 2).to_sparse()]
+    book.note(parts, parts, several_workers=False)
+    facts = book.facts()
+    assert facts is not None and facts.memory_bytes == 24
+
+
 def test_a_causal_mask_hides_no_padding() -> None:
     book = BatchBook()
     batch = (torch.zeros(4, 6, dtype=torch.int64), torch.ones(6, 6, dtype=torch.bool).tril())
