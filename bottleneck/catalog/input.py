@@ -539,7 +539,9 @@ def packed(samples):
         verify=_WAIT_GONE,
         sources=(
             source("https://github.com/roboflow/rf-detr/pull/1399", "RF-DETR: 114 tensors per batch, then 9"),
-            source("https://github.com/embeddings-benchmark/mteb/pull/4747", "MTEB: a slice brings its video"),
+            source(
+                "https://github.com/embeddings-benchmark/mteb/pull/4747", "MTEB: a slice brings its video"
+            ),
             docs("multiprocessing.html#sharing-cpu-tensors", "torch.multiprocessing: sharing CPU tensors"),
         ),
     ),

@@ -14,6 +14,7 @@ from ..analyzers import Facts
 from ..analyzers.capture import judge
 from ..model.diagnosis import Capture
 from ..model.run import BUSY_THREAD, Run
+from ..model.words import percent
 from ..runs.asking import TRIALS
 from .reading import Reading
 
@@ -79,9 +80,10 @@ def notes_of(reading: Reading, several: int, *, timed: int = 0) -> tuple[str, ..
     run = reading.basis.run
     if run is not None:
         notes += [
-            f"Another thread is busy all the time at {Path(item.site.file).name}:{item.site.line} "
-            f"({item.site.function}): while it runs Python, the training loop waits for the interpreter "
-            "lock. In another process it would not hold that lock."
+            f"Another thread is on a processor for {percent(item.share) if item.share else 'much'} of the "
+            f"time, mostly at {Path(item.site.file).name}:{item.site.line} ({item.site.function}): while it "
+            "runs Python, the training loop waits for the interpreter lock. In another process it would not "
+            "hold that lock."
             for item in run.sites
             if item.phase == BUSY_THREAD
         ]

@@ -192,7 +192,7 @@ stands); and inside a forward."""
 
 
 BUSY_THREAD = "busy thread"
-"""Phase of `SiteTime`: another thread of the program that was at work in most samples of the warm-up."""
+"""Phase of `SiteTime`: another thread of the program that used a processor during the warm-up."""
 
 
 class SiteTime(_Record, frozen=True, kw_only=True):
@@ -206,6 +206,8 @@ class SiteTime(_Record, frozen=True, kw_only=True):
     """`module.name` of that in a library; empty if it is the user's own or not known."""
     count: int = 0
     total_ms: float | None = None
+    share: float | None = None
+    """Of a busy thread: how much of the time it was on a processor."""
 
 
 class LoopTime(_Record, frozen=True, kw_only=True):

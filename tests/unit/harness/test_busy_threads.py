@@ -49,6 +49,8 @@ def test_a_thread_that_works_is_named_and_one_that_waits_is_not(monkeypatch: pyt
         for thread in threads:
             thread.join(timeout=600)
     assert [(item.site.function, item.phase) for item in found] == [("_work", BUSY_THREAD)]
+    # Of the processor time of all, by this clock; the looks take the rest.
+    assert found[0].share is not None and 0.3 < found[0].share <= 1.0
 
 
 def test_a_short_time_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
