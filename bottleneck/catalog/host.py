@@ -238,7 +238,9 @@ for step, batch in enumerate(loader, start=1):
         what_to_change="Every few steps the model runs without gradients and in training mode, many times"
         " on little: a rollout collects what the next steps train on. Step more environments with one"
         " forward pass, step them in processes of their own or on the device, and keep observations and"
-        " actions there. If it is a test set, call model.eval() and test less often.",
+        " actions there. A model that writes word by word should keep the keys and values of what it has"
+        " written (use_cache): each pass then computes the newest word only. If it is a test set, call"
+        " model.eval() and test less often.",
         when=seen("host.rare", "==", _ACTS, "some steps hold forward passes without gradients"),
         risk=Risk.NEEDS_REVIEW,
         may_break="More environments and fewer steps of each change the batches, and learning with them.",
@@ -257,7 +259,10 @@ with torch.inference_mode():
         seen, rewards, ended, cut, infos = envs.step(actions.numpy())""",
         undo="Step as few environments as before.",
         verify="'other host work' falls; samples per second rise.",
-        sources=(source("https://gymnasium.farama.org/api/vector/", "Gymnasium: vectorized environments"),),
+        sources=(
+            source("https://gymnasium.farama.org/api/vector/", "Gymnasium: vectorized environments"),
+            source("https://github.com/meta-pytorch/torchtune/pull/2066", "torchtune: rollouts with a cache"),
+        ),
     ),
     Fix(
         id="FX516",
