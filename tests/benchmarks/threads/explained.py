@@ -271,4 +271,21 @@ EXPLAINED: dict[str, str] = {
         "Copies of what the host has just made were priced as copies only. Mended since (FX524): 29.4 of "
         "70.1 ms predicted."
     ),
+    "B02": (
+        "What another thread takes of the interpreter lock and of the cores has no price. It was told only "
+        "from 30 % of a processor on; since then with its figure: 38 % at line 26."
+    ),
+    "B03": "No entry named the cache of keys and values. Since then FX515 does, which was first already.",
+    "B04": "No entry: sparse matrices in another layout. Line and call are named.",
+    "B05": "A bound: without all of the production. What the cure leaves is not told apart.",
+    "B06": "As B05: rows of lists cost half of the production, the bound takes all of it.",
+    "B07": "A bound: without the metric. The cure computes it once instead of twice.",
+    "B08": (
+        "The head's price is right (67.7 ms), the advice is not: a frozen head behind layers that are "
+        "trained is no model whose outputs can be kept. That nobody reads them is not seen."
+    ),
+    "B10": (
+        "Work fills a little more than half of the step, and input is the largest cause beside it. Since "
+        "then FX116, which was first already, says that 11.2 MiB are sent for 324 KiB."
+    ),
 }
