@@ -340,6 +340,7 @@ class Bucketed(Sampler):
         when=seen(
             "ungraded.frozen", "==", True, "a model runs without gradients in every step and does not change"
         ),
+        unless=(given("ungraded.fed_share", ">", 0.5, "layers that are trained make its inputs"),),
         what_if=WhatIf.FORWARD_STORED,
         what_if_bound=True,
         risk=Risk.NEEDS_REVIEW,

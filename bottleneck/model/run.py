@@ -384,7 +384,7 @@ class Run(_Record, frozen=True, kw_only=True):
 
 
 class RepeatFacts(_Record, frozen=True, kw_only=True):
-    """Calls of modules that computed again what they had before, where FLOPs were counted."""
+    """Calls of modules, where FLOPs were counted: which computed again what they had, which are untrained."""
 
     calls: int
     """Repeated calls."""
@@ -396,6 +396,9 @@ class RepeatFacts(_Record, frozen=True, kw_only=True):
     """Of the time in modules whose operators are recorded for backward: such calls have a backward, too."""
     sites: list[SiteTime] = []
     """The user's lines that lead to them, the most expensive first."""
+    fed_share: float | None = None
+    """Of the time in modules of whose parameters none needs a gradient: in those that run with gradients on
+    and are given tensors which need one. None where no such module was called."""
 
 
 class UnreadGradients(_Record, frozen=True, kw_only=True):

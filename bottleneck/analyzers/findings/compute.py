@@ -165,7 +165,9 @@ class ForwardWithoutGradients(Analyzer):
 
     What to do
         If it is frozen and sees the same samples again: store its outputs once. Otherwise run it in
-        torch.inference_mode(), in lower precision, or compiled.
+        torch.inference_mode(), in lower precision, or compiled. If layers that are trained make its inputs,
+        nothing that is trained reads its outputs: do not compute them (for a language model of which only
+        the hidden states are used, logits_to_keep=1, or its body without the head).
 
     Source
         Rombach et al., "High-resolution image synthesis with latent diffusion models", 2022.
@@ -196,6 +198,17 @@ class ForwardWithoutGradients(Analyzer):
         elif facts.is_on("ungraded.twin"):
             text = "it is built like the model that is trained, which may be copied to it later"
             evidence.append(Evidence(text=text, source="modules of the program"))
+        repeats = facts.run.repeats if facts.run is not None else None
+        if repeats is not None and repeats.fed_share:
+            evidence.append(
+                Evidence(
+                    text=f"layers that are trained make the inputs of {percent(repeats.fed_share)} of it, "
+                    "and no backward goes through it: nothing that is trained reads those outputs",
+                    value=repeats.fed_share,
+                    unit="share",
+                    source="calls of modules",
+                )
+            )
         yield self.finding(
             facts,
             f"A model without gradients takes up to {ms(answer.saves_ms)} of each step",

@@ -215,6 +215,14 @@ def _allocator(run: Run) -> dict[str, JsonValue]:
     return out
 
 
+def _calls(run: Run) -> dict[str, JsonValue]:
+    calls = run.repeats
+    if calls is None:
+        return {}
+    fed = {} if calls.fed_share is None else {"ungraded.fed_share": calls.fed_share}
+    return {"forward.repeated_share": calls.share, **fed}
+
+
 def _copied(run: Run, known: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     copied = run.copied
     if copied is None:
@@ -261,9 +269,7 @@ def build_context(
             out["threads.useful"] = 1
         if run.masks is not None and run.masks.masked:
             out["attention.idle_masks"] = run.masks.idle / run.masks.masked
-        if run.repeats is not None:
-            out["forward.repeated_share"] = run.repeats.share
-        out |= _copied(run, out)
+        out |= _calls(run) | _copied(run, out)
         trace = run.artefacts.get("trace")
         if run.profiles_itself and trace is not None and trace.status == "absent":
             out["profiler.always"] = True

@@ -145,6 +145,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "gradients.unused_share": "float: of the parameters' elements: with a gradient, and in no optimizer",
     "ungraded.frozen": "bool: a model runs without gradients in every step and does not change",
     "ungraded.twin": "bool: what runs without gradients is built like a model that is trained",
+    "ungraded.fed_share": "float: of modules that are not trained, in those behind others that are",
     "ungraded.inside": "bool: the forward calls a module of whose parameters none needs a gradient",
     "host.unnamed": "bool: samples of the stack show no call that other host work could be",
     "host.on_device_ms": "float: the step with what operators compute on the host computed on the GPU",

@@ -2,8 +2,9 @@
 
 In: the calls of modules while FLOPs are counted, when nothing is timed. Out: `RepeatFacts` for run.json. A
 call repeats another one of the same module if its inputs and its parameters are the same tensors, unchanged
-since, and neither drew random numbers. Nothing is looked at where dynamo has compiled anything, nor inside a
-backward, where checkpoints recompute on purpose.
+since, and neither drew random numbers. Beside it: whether modules that are not trained stand behind others
+that are. Nothing is looked at where dynamo has compiled anything, nor inside a backward, where checkpoints
+recompute on purpose.
 """
 
 from __future__ import annotations
@@ -105,6 +106,8 @@ class _Call:
     """Frames below it."""
     random: tuple[bytes, ...]
     start_ns: int
+    untrained: bool
+    """None of the module's parameters needs a gradient."""
     within: list[_Repeat] = field(default_factory=list)
     """Repeated calls inside it."""
 
@@ -127,7 +130,7 @@ class RepeatWatch:
         self._stack: list[_Call] = []
         self._seen: dict[tuple[Any, ...], tuple[Signature, bool]] = {}
         """Each call, and whether its output could stand for one that needs gradients."""
-        self._total_ns = self._graded_ns = 0
+        self._total_ns = self._graded_ns = self._untrained_ns = self._fed_ns = 0
         self._repeats: list[_Repeat] = []
 
     def begin(self) -> None:
@@ -167,6 +170,7 @@ class RepeatWatch:
                 SiteTime(site=site, phase="repeated", count=calls[site], total_ms=ns / 1e6)
                 for site, ns in lines.most_common()
             ],
+            fed_share=self._fed_ns / self._untrained_ns if self._untrained_ns else None,
         )
 
     def _looks(self) -> bool:
@@ -180,13 +184,16 @@ class RepeatWatch:
 
         return backward
 
-    def _before(self, _module: torch.nn.Module, _args: Any) -> None:
+    def _before(self, module: torch.nn.Module, _args: Any) -> None:
         if self._looks():
             depth = _depth()
             self._drop_failed(depth)
             try:
                 _wait_for_device()
-                self._stack.append(_Call(depth, random_state(), perf_counter_ns()))
+                untrained = [not parameter.requires_grad for parameter in module.parameters()]
+                self._stack.append(
+                    _Call(depth, random_state(), perf_counter_ns(), bool(untrained) and all(untrained))
+                )
             except Exception:  # a stream that is being captured may not be waited for
                 self._on = False
 
@@ -210,6 +217,10 @@ class RepeatWatch:
         call = self._stack.pop()
         ns, graded = perf_counter_ns() - call.start_ns, torch.is_grad_enabled()
         found = call.within
+        if call.untrained and not (self._stack and self._stack[-1].untrained):
+            self._untrained_ns += ns
+            given = [each for each in _flat((args, kwargs)) if isinstance(each, torch.Tensor)]
+            self._fed_ns += ns if graded and any(each.requires_grad for each in given) else 0
         signature = signature_of(module, args, kwargs) if random_state() == call.random else None
         if signature is not None:
             before = self._seen.get(signature.key)

@@ -282,7 +282,8 @@ EXPLAINED: dict[str, str] = {
     "B07": "A bound: without the metric. The cure computes it once instead of twice.",
     "B08": (
         "The head's price is right (67.7 ms), the advice is not: a frozen head behind layers that are "
-        "trained is no model whose outputs can be kept. That nobody reads them is not seen."
+        "trained is no model whose outputs can be kept. Since then it is not given there, and BN311 says "
+        "that nothing which is trained reads those outputs; no fix is suggested for it."
     ),
     "B10": (
         "Work fills a little more than half of the step, and input is the largest cause beside it. Since "

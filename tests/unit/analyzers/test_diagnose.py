@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -392,3 +393,16 @@ def test_a_gpu_run_without_any_trace_is_not_told_to_look_at_cupti(tmp_path: Path
     problems = diagnose_paths([make_folder(tmp_path / "run", run, steps=0)]).capture.problems
     assert any("the script ended before the trace window" in text for text in problems)
     assert not any("CUPTI" in text for text in problems)
+
+
+@pytest.mark.parametrize("fed_share", [None, 0.0, 1.0])
+def test_outputs_of_what_trained_layers_feed_cannot_be_kept(tmp_path, fed_share):
+    shutil.copytree(CASES["cpu-frozen-teacher"].folder, tmp_path / "run")
+    (path,) = (tmp_path / "run").glob("**/run.json")
+    run = msgspec.json.decode(path.read_bytes())
+    run["repeats"] = {"calls": 0, "fed_share": fed_share}
+    path.write_bytes(msgspec.json.encode(run))
+    diagnosis = diagnose_paths([path.parent])
+    told = [e.text for f in diagnosis.findings if f.code == "BN311" for e in f.evidence]
+    assert ("FX110" in {s.fix for s in diagnosis.suggestions}) == (not fed_share)
+    assert any("nothing that is trained reads those outputs" in text for text in told) == bool(fed_share)

@@ -103,6 +103,27 @@ def _update(model: nn.Module) -> None:
         next(model.parameters()).add_(1.0)
 
 
+@pytest.mark.parametrize(("frozen", "fed"), [("right", 1.0), ("body", 0.0), ("", None)])
+def test_of_modules_that_are_not_trained_those_behind_trained_ones_are_told_apart(
+    frozen: str, fed: float | None
+) -> None:
+    model, x = Two(), torch.randn(4, 8)
+    if frozen:
+        model.get_submodule(frozen).requires_grad_(False)
+    assert seen(lambda: model(x)).fed_share == fed
+
+
+def test_a_teacher_of_what_the_student_has_made_has_its_outputs_read() -> None:
+    student, teacher, x = nn.Linear(8, 8), nn.Linear(8, 1).requires_grad_(False), torch.randn(4, 8)
+
+    def run() -> None:
+        made = student(x)
+        with torch.no_grad():
+            teacher(made)
+
+    assert seen(run).fed_share == 0.0
+
+
 @pytest.mark.parametrize("change", ["input", "parameter", "mode", "backward"])
 def test_what_has_changed_in_between_is_computed_for_a_reason(change: str) -> None:
     model, x = nn.Linear(8, 2), torch.randn(4, 8)
