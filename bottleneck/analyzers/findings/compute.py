@@ -165,9 +165,9 @@ class ForwardWithoutGradients(Analyzer):
 
     What to do
         If it is frozen and sees the same samples again: store its outputs once. Otherwise run it in
-        torch.inference_mode(), in lower precision, or compiled. If layers that are trained make its inputs,
-        nothing that is trained reads its outputs: do not compute them (for a language model of which only
-        the hidden states are used, logits_to_keep=1, or its body without the head).
+        torch.inference_mode(), in lower precision, or compiled. If layers that are trained make its
+        inputs, nothing that is trained reads its outputs: do not compute them (for a language model
+        of which only the hidden states are used, logits_to_keep=1, or its body without the head).
 
     Source
         Rombach et al., "High-resolution image synthesis with latent diffusion models", 2022.

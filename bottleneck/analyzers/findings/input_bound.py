@@ -546,8 +546,8 @@ class HandOverSlow(Analyzer):
         The workers have batches ready and wait. Between them and the training, every tensor of a batch
         becomes a file in shared memory, whose handle goes through a socket, and is mapped again by one
         thread of the training process, which also pins it. Hundreds of small tensors, a list of dicts
-        per image, take longer there than to make. A slice of a larger tensor is sent with all the memory
-        that it is cut from: the whole video for a few of its frames.
+        per image, take longer there than to make. A slice of a larger tensor is sent with all the
+        memory that it is cut from: the whole video for a few of its frames.
 
     How it is measured
         Production time, timed in the workers, over their number is below the rest of the step, and
