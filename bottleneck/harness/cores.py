@@ -11,7 +11,7 @@ import os
 import threading
 from functools import lru_cache
 
-__all__ = ["CoreShare", "library_threads_ns", "native_id_of", "read_small_file", "waited_ns_in"]
+__all__ = ["CoreShare", "library_threads_ns", "native_id_of", "ran_ns", "read_small_file", "waited_ns_in"]
 
 _TASKS = "/proc/self/task"
 _LEAST = 0.05
@@ -94,5 +94,18 @@ def library_threads_ns() -> int:
     total = 0
     with contextlib.suppress(OSError, ValueError, IndexError):  # not Linux; one may just have ended
         for task in set(os.listdir(_TASKS)) - own:  # noqa: PTH208 - names only
-            total += int(read_small_file(f"{_TASKS}/{task}/schedstat").split()[0])
+            total += ran_ns(task)
     return total
+
+
+def ran_ns(native: int | str) -> int:
+    """Return how long a thread of this process has been on a processor, in ns (proc(5), schedstat).
+
+    Args:
+        native: by what identity the system knows it.
+
+    Raises:
+        OSError: the thread has ended, or Linux does not tell.
+        ValueError, IndexError: what it tells is of another form.
+    """
+    return int(read_small_file(f"{_TASKS}/{native}/schedstat").split()[0])

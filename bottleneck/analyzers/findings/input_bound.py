@@ -576,11 +576,11 @@ class HandOverSlow(Analyzer):
         loader = facts.training_loader()
         if answer is None or loader is None:
             return
-        parts = len(loader.batch.tensors) if loader.batch is not None else 0
         made, batch = loader.production, loader.batch
-        sends = f": it is {parts} tensors" if parts else ""
-        evidence = []
-        if batch is not None and parts:
+        sends, evidence = "", []
+        if batch is not None and batch.tensors:
+            parts = len(batch.tensors)
+            sends = f": it is {parts} tensors"
             evidence.append(
                 Evidence(
                     text=f"{parts} tensors per batch, {byte_size(batch.bytes)} in all",
@@ -589,16 +589,16 @@ class HandOverSlow(Analyzer):
                     source="loader.json",
                 )
             )
-        if batch is not None and batch.memory_bytes > 2 * batch.bytes:  # most of it is not wanted
-            sends = f": {byte_size(batch.memory_bytes)} are sent for {byte_size(batch.bytes)}"
-            evidence.append(
-                Evidence(
-                    text=f"they are slices of {byte_size(batch.memory_bytes)}, and all of that is sent",
-                    value=float(batch.memory_bytes),
-                    unit="bytes",
-                    source="loader.json",
+            if batch.memory_bytes > 2 * batch.bytes:  # most of it is not wanted
+                sends = f": {byte_size(batch.memory_bytes)} are sent for {byte_size(batch.bytes)}"
+                evidence.append(
+                    Evidence(
+                        text=f"they are slices of {byte_size(batch.memory_bytes)}, and all of that is sent",
+                        value=float(batch.memory_bytes),
+                        unit="bytes",
+                        source="loader.json",
+                    )
                 )
-            )
         if made is not None and made.busy_share is not None:
             evidence.append(
                 Evidence(

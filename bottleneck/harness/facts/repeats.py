@@ -78,6 +78,12 @@ def signature_of(module: torch.nn.Module, args: Any, kwargs: Any) -> Signature |
     )
 
 
+def is_untrained(module: torch.nn.Module) -> bool:
+    """Return whether a module has parameters, of which none needs a gradient."""
+    needs = [parameter.requires_grad for parameter in module.parameters()]
+    return bool(needs) and not any(needs)
+
+
 def random_state() -> tuple[bytes, ...]:
     """Return the states of the generators from which a module may draw."""
     states = [torch.get_rng_state()]
@@ -190,10 +196,8 @@ class RepeatWatch:
             self._drop_failed(depth)
             try:
                 _wait_for_device()
-                untrained = [not parameter.requires_grad for parameter in module.parameters()]
-                self._stack.append(
-                    _Call(depth, random_state(), perf_counter_ns(), bool(untrained) and all(untrained))
-                )
+                untrained = is_untrained(module)
+                self._stack.append(_Call(depth, random_state(), perf_counter_ns(), untrained))
             except Exception:  # a stream that is being captured may not be waited for
                 self._on = False
 

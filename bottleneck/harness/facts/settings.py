@@ -60,6 +60,7 @@ import torch
 from ...model.run import JsonValue
 from ...runs.environment import usable_cores
 from .. import torch_private
+from .repeats import is_untrained
 
 ENVIRONMENT = (
     "PYTORCH_CUDA_ALLOC_CONF",
@@ -346,11 +347,10 @@ def _frozen_parts(root: Any) -> list[Any]:
     found, pending = [], [root]
     while pending:
         module = pending.pop()
-        needs = [parameter.requires_grad for parameter in module.parameters()]
-        if any(needs):
-            pending += module.children()
-        elif needs:
+        if is_untrained(module):
             found.append(module)
+        else:
+            pending += module.children()
     return found
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 from ...clocks import monotonic
 from ...model.finding import NEGLIGIBLE_SHARE
 from ...model.run import BUSY_THREAD, SiteTime, SourceSite
-from ..cores import read_small_file
+from ..cores import ran_ns
 from .frames import site_in, stack_of, threads
 
 SHORTEST_SECONDS = 0.1
@@ -54,7 +54,9 @@ class BusyThreads:
             share = (used[thread] - before.get(thread, used[thread])) / passed if thread in used else 0.0
             if share >= NEGLIGIBLE_SHARE:
                 site, count = lines.most_common(1)[0]
-                out.append(SiteTime(site=site, phase=BUSY_THREAD, count=count, share=round(share, 3)))
+                out.append(
+                    SiteTime(site=site, phase=BUSY_THREAD, count=count, share=round(min(share, 1.0), 3))
+                )
         return out
 
 
@@ -64,7 +66,5 @@ def _processor_seconds() -> dict[int, float]:
     for thread in threading.enumerate():
         if thread.ident is not None and thread.native_id is not None:
             with contextlib.suppress(OSError, ValueError, IndexError):
-                # proc(5), schedstat: its first field is the time on a processor, in ns.
-                stat = read_small_file(f"/proc/self/task/{thread.native_id}/schedstat")
-                used[thread.ident] = int(stat.split()[0]) / 1e9
+                used[thread.ident] = ran_ns(thread.native_id) / 1e9
     return used
