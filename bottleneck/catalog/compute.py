@@ -394,14 +394,16 @@ torch.use_deterministic_algorithms(False)""",
 import torch
 
 model = model.to(memory_format=torch.channels_last)
-images = images.to(memory_format=torch.channels_last)""",
+images = images.to(memory_format=torch.channels_last)
+# Volumes, with five dimensions, take torch.channels_last_3d.""",
         undo="Remove both conversions.",
         verify="Kernels such as nchwToNhwc disappear.",
         can_try=True,
         edits=(
             ModelEdit(
-                method="to(memory_format=torch.channels_last)",
-                inputs=".to(memory_format=torch.channels_last)",
+                method="to(memory_format={memory_format})",
+                inputs=".to(memory_format={memory_format})",
+                unless="parts",
             ),
         ),
         arithmetic=Arithmetic.REORDERED,

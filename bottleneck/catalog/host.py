@@ -581,13 +581,14 @@ outputs, state = rnn(inputs)""",
     ),
     Fix(
         id="FX514",
-        title="Replace the Python between forward and update",
+        title="Replace the Python between batch and update",
         addresses=("BN901",),
-        what_to_change="Between the model's forward and the update, plain Python works on values of the"
-        " batch: NumPy on single rows, lists, dictionaries, a solver. Write it as operators over the"
+        what_to_change="In the forward, or between it and the update, plain Python works on values of the"
+        " batch or on the model: NumPy on single rows, lists, dictionaries, a solver, a look through all"
+        " parameters. Compute once what is the same in every step. Write the rest as operators over the"
         " whole batch. What cannot be written that way (an assignment, a simulator) can run in a pool of"
         " processes for all samples at once.",
-        when=seen("host.in_loss_share", ">=", 0.5, "most of the host work stands between forward and update"),
+        when=seen("host.before_update_share", ">=", 0.5, "most of it makes what the update needs"),
         what_if=WhatIf.HOST_WORK_GONE,
         what_if_bound=True,
         risk=Risk.NEEDS_REVIEW,

@@ -132,10 +132,10 @@ class ModelEdit(msgspec.Struct, frozen=True, kw_only=True, tag="model"):
     """Call a method of the model where it was made."""
 
     method: str
-    """With its arguments; `{keywords}` stands for the patch's values of `keywords`."""
+    """With its arguments; `{keywords}` stands for the values of `keywords`, `{name}` for one value."""
     keywords: tuple[str, ...] = ()
     inputs: str = ""
-    """What to add to the first argument of the model's call."""
+    """What to add to the first argument of the model's call, with values as in `method`."""
     unless: str = ""
     """A value of the patch that says that parts of the model were changed, and not the whole."""
 

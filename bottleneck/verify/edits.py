@@ -211,9 +211,9 @@ def _reshaped(
         raise CannotEditError("parts of the model were changed, whose names in the source are not known")
     else:
         given = ", ".join(f"{name}={values[name]!r}" for name in change.keywords if name in values)
-        changed = for_model(
-            source, line, called=called, method=change.method.format(keywords=given), inputs=change.inputs
-        )
+        words = {"keywords": given, **values}
+        method, inputs = change.method.format(**words), change.inputs.format(**words)
+        changed = for_model(source, line, called=called, method=method, inputs=inputs)
     return changed if "torch." not in _added(source, changed) else add_after_imports(changed, [])
 
 

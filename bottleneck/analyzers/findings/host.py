@@ -6,7 +6,9 @@ In: facts. Out: findings BN901 to BN907.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -21,6 +23,8 @@ from ...timeline.result import SpanKind
 from ...timeline.steps.loop_lines import MAIN_SHARE
 from ..base import Analyzer, Facts
 
+_Line: TypeAlias = tuple[str, int, str]
+"""File, line and call."""
 _MOST_NAMED = 5
 _MOSTLY = 0.8
 _EVALUATION = "evaluation"
@@ -112,6 +116,8 @@ class OtherHostWork(Analyzer):
         node = _at_line(facts.timeline.tree, sites[0]) if sites and rare is None else None
         if node is not None:
             title = f"`{node.name}` at {_at(node)}: other host work for {ms(answer.saves_ms)} per step"
+            title += _mostly(node)
+            sites = [*_sites(node), *sites[1:]]
         found = self.finding(
             facts,
             title,
@@ -161,10 +167,21 @@ def _about(finding: Finding, node: CodeNode) -> Finding:
 
 
 def _within(node: CodeNode) -> CodeNode:
-    """Return the deepest line that takes nearly all of what a line does."""
-    while node.children and node.children[0].ms >= _MOSTLY * node.ms:
-        node = node.children[0]
-    return node
+    """Return the deepest line that takes nearly all of what a line does, by whatever calls it is reached."""
+    spent: defaultdict[_Line, float] = defaultdict(float)
+    deepest: dict[_Line, tuple[int, CodeNode]] = {}
+
+    def add(within: CodeNode, around: tuple[_Line, ...]) -> None:
+        for child in within.children:
+            line = (child.file, child.line, child.name)
+            if line not in around:  # what calls itself counts once
+                spent[line] += child.ms
+            deepest[line] = max(deepest.get(line, (0, child)), (len(around), child), key=lambda at: at[0])
+            add(child, (*around, line))
+
+    add(node, ())
+    most = [deepest[line] for line, ms_ in spent.items() if ms_ >= _MOSTLY * node.ms]
+    return max(most, key=lambda at: at[0], default=(0, node))[1]
 
 
 def _sites(node: CodeNode) -> list[SourceSite | None]:
@@ -175,14 +192,18 @@ def _sites(node: CodeNode) -> list[SourceSite | None]:
 
 
 def _costs(node: CodeNode) -> str:
-    inner = _within(node)
     most = "up to " if node.bound else ""
     same = sum(child.name == node.name and child.function == node.function for child in node.children)
     where = f"{_at(node)} and {same - 1} more line{'s' if same > 2 else ''}" if same > 1 else _at(node)
     text = f"`{node.name}` at {where} costs {most}{ms(node.price_ms or 0.0)} per step"
-    if inner is not node and node.callee != _EVALUATION:
-        text += f", mostly `{inner.name}` at {_at(inner)}"
-    return text
+    return text + _mostly(node)
+
+
+def _mostly(node: CodeNode) -> str:
+    """Name the line below that nearly all of the time is spent in; empty where there is none."""
+    inner = _within(node)
+    named = inner is not node and node.callee != _EVALUATION
+    return f", mostly `{inner.name}` at {_at(inner)}" if named else ""
 
 
 def _at(node: CodeNode) -> str:

@@ -252,7 +252,6 @@ def build_context(
     out |= _loop(timeline) | {"loop.owner": timeline.loop_owner}
     out["host.before_update_share"] = _host_share(timeline, SpanKind.BEFORE_MODEL, SpanKind.IN_LOSS)
     out |= _unnamed(timeline)
-    out["host.in_loss_share"] = _host_share(timeline, SpanKind.IN_LOSS)
     for key, question in _STEPS_WITH.items():
         answer = timeline.what_ifs.get(question)
         if answer is not None:

@@ -16,7 +16,7 @@ run.json. A switch that does not exist in this torch, or that nothing has shown,
     autocast.device             "cuda", "cpu"
     grad_scaler: bool           a GradScaler that is enabled was stepped
     zero_grad.set_to_none: bool as last called
-    memory_format               "channels_last" | "contiguous": 4-d parameters of root modules
+    memory_format               "channels_last" | "contiguous": weights of convolutions of root modules
     parameters.dtype            {"float32": count, ...} of root modules
     modules                     class names of root modules, in order of appearance
     distributed.module          "ddp" | "fsdp" | "dp" | "deepspeed" | "none"
@@ -49,6 +49,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -62,6 +63,8 @@ from ...runs.environment import usable_cores
 from .. import torch_private
 from .repeats import is_untrained
 
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""The memory format with channels innermost, by a tensor's dimensions."""
 ENVIRONMENT = (
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ALLOC_CONF",
@@ -354,6 +357,11 @@ def _frozen_parts(root: Any) -> list[Any]:
     return found
 
 
+def is_convolution_weight(parameter: torch.Tensor) -> bool:
+    """Whether channels_last changes it: kernels of one point lie the same way in both formats."""
+    return parameter.dim() in CHANNELS_LAST and math.prod(parameter.shape[2:]) > 1
+
+
 def _read_parameters(settings: dict[str, JsonValue], roots: list[Any]) -> None:
     dtypes: dict[str, int] = {}
     last, images = 0, 0
@@ -361,10 +369,9 @@ def _read_parameters(settings: dict[str, JsonValue], roots: list[Any]) -> None:
     for parameter in parameters:
         name = _dtype_name(parameter.dtype)
         dtypes[name] = dtypes.get(name, 0) + int(parameter.numel())
-        # 1x1 kernels are contiguous in both formats and tell nothing.
-        if parameter.dim() == 4 and parameter.shape[2] * parameter.shape[3] > 1:
+        if is_convolution_weight(parameter):
             images += 1
-            last += parameter.is_contiguous(memory_format=torch.channels_last)
+            last += parameter.is_contiguous(memory_format=CHANNELS_LAST[parameter.dim()])
     settings["parameters.dtype"] = dtypes
     total = sum(dtypes.values())
     if total:

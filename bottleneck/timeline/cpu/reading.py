@@ -127,7 +127,7 @@ def extra_context(tree: Tree | None, *, host_ms: float) -> dict[str, JsonValue]:
     extras = tree.extras() if tree is not None else []
     if not extras or sum(branch.total_ms for branch in extras) < 0.5 * host_ms:
         return {}
-    told: dict[str, JsonValue] = {"host.before_update_share": 0.0, "host.in_loss_share": 0.0}
+    told: dict[str, JsonValue] = {"host.before_update_share": 0.0}
     return told | ({"host.rare": "evaluation"} if extras[0].evaluates else {})
 
 

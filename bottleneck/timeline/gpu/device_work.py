@@ -19,11 +19,11 @@ from ...model.codes import Part
 from ...model.diagnosis import KernelRow
 from ..lanes.labels import Work
 from ..lanes.program import PARTS, Program
-from ..lanes.recompute import recomputed
+from ..lanes.recompute import recomputed, recorders
 from ..trace.dialect import PROFILER_STEP, Kind
 from ..trace.intervals import before
 from ..trace.kernels import KernelKind, classify
-from ..trace.operators import FILL, NEW_MEMORY
+from ..trace.operators import FILL, NEW_MEMORY, NODE
 from ..trace.table import Trace
 from .compiler_reach import read_reach
 from .device_masks import ALIGNED_NUMBERS, DeviceWork
@@ -51,6 +51,9 @@ _ALIGNED_TO = re.compile(r"_align(\d+)")
 _FILL = re.compile(f"^{FILL}$")
 _INDEX_SUMS = re.compile(r"indexing_backward_kernel")
 _REDUCES = re.compile(r"^triton_(red|per)_")
+_PLANAR_NORM = re.compile(r"^aten::(instance_norm|native_group_norm)$")
+"""ATen's `instance_norm` and CUDA's `native_group_norm` call `contiguous()` on their input."""
+_CONVOLUTION = re.compile(r"^aten::convolution$")
 _NORM_IN_NCHW = re.compile(
     r"cudnn::bn_(fw|bw)(?!.*nhwc)|native::batch_norm_(?!\w*channels_last)\w*kernel", re.IGNORECASE
 )
@@ -61,6 +64,27 @@ channels are few. Those for NHWC move their bytes at the speed of memory."""
 def launched_inside(trace: Trace, program: Program, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     """Return which activities were launched inside an operator of that name."""
     return trace.inside(program.row[program.event], trace.rows(Kind.OP, named=pattern))
+
+
+def _planar(trace: Trace, program: Program) -> tuple[NDArray[np.bool_], float]:
+    """Find the norms that work on NCHW only: a convolution with channels last is converted for each of them.
+
+    Returns:
+        (activities that they launch, forward and backward, (m,); share of the conversions that stay).
+    """
+    rows = trace.rows(Kind.OP, named=_PLANAR_NORM)
+    found = trace.inside(program.row[program.event], rows)
+    if not len(rows):
+        return found, 0.0
+    made = recorders(trace)
+    recorded = np.asarray(list(made.values()), dtype=np.intp)
+    numbers = np.asarray(list(made), dtype=np.int64)[trace.inside(recorded, rows)]
+    ops = trace.rows(Kind.OP)
+    nodes = ops[np.isin(trace.sequence[ops], numbers) & trace.named(NODE, ops)]
+    convolutions = trace.rows(Kind.OP, named=_CONVOLUTION)
+    return found | trace.inside(program.row[program.event], nodes), min(
+        1.0, len(rows) / max(len(convolutions), 1)
+    )
 
 
 def _scores(trace: Trace, program: Program) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -179,7 +203,8 @@ def read_device_work(trace: Trace, program: Program) -> DeviceWork:
         backward=reach.backward[program.event],
     )
     layout = of_kind(lambda k: k.family == "layout")
-    norms = trace.named(_NORM_IN_NCHW, rows)
+    planar, stays = _planar(trace, program)
+    norms = trace.named(_NORM_IN_NCHW, rows) & ~planar
     return DeviceWork(
         fp32_math=fp32,
         attention=attention,
@@ -199,7 +224,7 @@ def read_device_work(trace: Trace, program: Program) -> DeviceWork:
         },
         fills=launched_inside(trace, program, _FILL) & launched_inside(trace, program, NEW_MEMORY),
         layout=layout,
-        nhwc=np.where(layout, 0.0, np.where(norms, fused.held, 1.0)),
+        nhwc=np.where(layout, stays, np.where(norms, fused.held, 1.0)),
         zero_grad=zero_grad,
         optimizer=optimizer,
         items=launched_inside(trace, program, _ITEM),

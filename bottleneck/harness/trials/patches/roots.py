@@ -16,6 +16,7 @@ import torch
 
 from ....model.verify import Applied
 from ... import torch_private
+from ...facts.settings import CHANNELS_LAST, is_convolution_weight
 from .base import NotSwitchable, Patch, Program, plural
 
 CALLS_NOTED = 100
@@ -175,20 +176,22 @@ class ChannelsLast(RootPatch):
         self._optimizers = ()
 
     def takes(self, module: torch.nn.Module) -> bool:
-        images = [p for p in module.parameters() if p.dim() == 4 and p.shape[2] * p.shape[3] > 1]
-        if not images:
+        weights = [p for p in module.parameters() if is_convolution_weight(p)]
+        if not weights:
             self.passed("it has no convolution weights")
             return False
-        if all(p.is_contiguous(memory_format=torch.channels_last) for p in images):
+        if all(map(_is_channels_last, weights)):
             self.passed("it is in channels_last already")
             return False
-        # Not module.to(): it hands the format to tensors of five dimensions, too, which have another one.
+        # Not module.to(): it hands one format to tensors of four and of five dimensions.
         for tensor in [*module.parameters(), *module.buffers()]:
-            if tensor.dim() == 4 and 0 not in tensor.stride():
+            if tensor.dim() in CHANNELS_LAST and 0 not in tensor.stride():
                 self._were.append((weakref.ref(tensor), tensor.data))
-                self._lay(tensor, tensor.to(memory_format=torch.channels_last, device="meta").stride())
+                meta = tensor.to(memory_format=CHANNELS_LAST[tensor.dim()], device="meta")
+                self._lay(tensor, meta.stride())
         self._changed.append(weakref.ref(module))
-        self.acted(None)
+        formats = sorted({str(CHANNELS_LAST[p.dim()]) for p in weights})
+        self.acted(None, memory_format=formats[0], parts=len(formats) > 1)
         return True
 
     def around(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
@@ -210,25 +213,24 @@ class ChannelsLast(RootPatch):
                 laid.data = _strided(laid.data, stride)
 
     def _converted(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.dim() == 4:
+        if isinstance(value, torch.Tensor) and value.dim() in CHANNELS_LAST:
             self._inputs += 1
-            return value.contiguous(memory_format=torch.channels_last)
+            return value.contiguous(memory_format=CHANNELS_LAST[value.dim()])
         return value
 
     def check(self) -> Applied:
         modules = [m for m in (reference() for reference in self._changed) if m is not None]
-        kept = [
-            p.is_contiguous(memory_format=torch.channels_last)
-            for m in modules
-            for p in m.parameters()
-            if p.dim() == 4 and p.shape[2] * p.shape[3] > 1
-        ]
+        kept = [_is_channels_last(p) for m in modules for p in m.parameters() if is_convolution_weight(p)]
         if self.count and kept and not all(kept):
             return self.not_applied("the weights went back to their old memory format")
         return super().check()
 
     def evidence(self) -> str:
         return f"channels_last on {plural(self.count, 'module')} and {plural(self._inputs, 'input')}"
+
+
+def _is_channels_last(tensor: torch.Tensor) -> bool:
+    return bool(tensor.is_contiguous(memory_format=CHANNELS_LAST[tensor.dim()]))
 
 
 def _strided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:

@@ -110,12 +110,13 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             bound=True,
         )
     if work.layout.any():
-        norms = bool((work.nhwc[~work.layout] < 1.0).any())
+        norms, stays = bool((work.nhwc[~work.layout] < 1.0).any()), float(work.nhwc[work.layout].max())
         yield Question(
             WhatIf.CHANNELS_LAST,
             Edit(duration=work.nhwc),
             "replay without layout-change kernels"
-            + (", and with batch norms for NCHW at the speed of memory" if norms else ""),
+            + (", and with batch norms for NCHW at the speed of memory" if norms else "")
+            + (f"; {percent(stays)} of them stay, beside norms that work on NCHW only" if stays else ""),
         )
 
 

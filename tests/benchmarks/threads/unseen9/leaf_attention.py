@@ -48,7 +48,7 @@ class AttentionConv(nn.Module):
         return out.reshape(count, -1, height, width)
 
 
-class Bottleneck(nn.Module):
+class Narrow(nn.Module):
     def __init__(self, inputs, width, stride):
         super().__init__()
         self.squeeze = nn.Sequential(
@@ -72,7 +72,7 @@ class LeafNet(nn.Module):
         layers, inputs = [], WIDTH
         for k, count in enumerate((2, 2, 3, 2)):
             for n in range(count):
-                layers.append(Bottleneck(inputs, WIDTH << k, 2 if k > 0 and n == 0 else 1))
+                layers.append(Narrow(inputs, WIDTH << k, 2 if k > 0 and n == 0 else 1))
                 inputs = 4 * (WIDTH << k)
         self.layers = nn.Sequential(*layers)
         self.head = nn.Linear(inputs, KINDS)
