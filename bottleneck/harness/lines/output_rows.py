@@ -67,7 +67,10 @@ class OutputRows:
                 if node.key in one.measured:
                     counted[node.key] = (1.0 - float(one.measured[node.key])) * node.numbers
                 elif below:
-                    counted[node.key] = max(counted[key] for key in below)
+                    # What makes more numbers of them (a broadcast, an upsampling) makes more of both kinds.
+                    counted[node.key] = max(
+                        counted[key] * max(1.0, node.numbers / max(numbers[key], 1)) for key in below
+                    )
                 else:
                     continue
                 # What follows a selection has fewer numbers, and all of them may count; it makes all, though.

@@ -122,7 +122,7 @@ def read_spans(
 def _places(trace: Trace, program: Program, work: Work) -> dict[tuple[bool, str], float]:
     """Return where in the step Python of its own stands, with the share of each place; no place for all else.
 
-    A place is whether it stands inside, and the phase that began last.
+    A place is whether it stands inside a phase, and which: else the one that began last.
     """
     if work not in (Work.HOST, Work.OPERATORS):
         return {_NO_PLACE: 1.0}
@@ -130,11 +130,14 @@ def _places(trace: Trace, program: Program, work: Work) -> dict[tuple[bool, str]
     start, end = program.host_work.edges[cells], program.host_work.edges[cells + 1]
     notes = trace.rows(Kind.ANNOTATION, named=_PHASES - {OUTSIDE})
     notes = notes[np.argsort(trace.ts_ns[notes], kind="stable")]
-    begun = intervals.latest(trace.ts_ns[notes], start)
+    begins = trace.ts_ns[notes]
+    around = intervals.innermost(begins, trace.end_of(notes), start)
+    nearest = np.where(around >= 0, around, intervals.latest(begins, start))
     shares: Counter[tuple[bool, str]] = Counter()
-    for note, since, until in zip(begun.tolist(), start.tolist(), end.tolist(), strict=True):
-        inside = note >= 0 and since < int(trace.end_of(notes[note]))
-        shares[inside, trace.name_of(notes[note]) if note >= 0 else ""] += until - since
+    for inside, note, spent in zip(
+        (around >= 0).tolist(), nearest.tolist(), (end - start).tolist(), strict=True
+    ):
+        shares[inside, trace.name_of(notes[note]) if note >= 0 else ""] += spent
     total = sum(shares.values())
     return {place: spent / total for place, spent in shares.items()} if total else {_NO_PLACE: 1.0}
 

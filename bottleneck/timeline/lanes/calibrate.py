@@ -37,6 +37,8 @@ steps measured on an H200 with torch 2.11 had 0.55 to 0.68."""
 
 _LEAST_LEFT = 0.2
 _LOW, _HIGH = 0.05, 3.0
+_PROBE = 0.02
+"""Relative change of a factor by which it is found what the step depends on."""
 _CLOSE = 0.005
 _EXACT = 2e-5
 """Relative miss at which a factor counts as found."""
@@ -211,8 +213,11 @@ class _Speed:
             5.0,
         )
 
-    def fit(self, prior: float) -> _Fit:
-        """Find the factors on dispatch and on the device that give the true step."""
+    def fit(self, prior: float, *, measured: bool) -> _Fit:
+        """Find the factors on dispatch and on the device that give the true step.
+
+        `measured`: the prior is the host's own speed.
+        """
         target = self.target_ns
         if abs(self.step(prior) - target) <= _CLOSE * target:
             return _Fit(scale=prior)
@@ -222,7 +227,31 @@ class _Speed:
             device = _solve(lambda d: self.step(1.0, d), target, 1.0, 2.0)
             return _Fit(scale=1.0, device=device, device_scale=device, doubt=_SLOWER)
         scale = _solve(self.step, target, _LOW, _HIGH)
+        if measured and scale > prior:
+            return self._slower(prior)
         return _Fit(scale=scale, doubt=_disturbed(scale) if scale > 1.25 else None)
+
+    def _slower(self, prior: float) -> _Fit:
+        """Make dispatch, other host work and the device slower until they give the true step.
+
+        Each by as much as the step depends on it: of all ways to get there, the one of the smallest changes
+        (least squares), so that a device that decides the step alone leaves the host as it was measured.
+        """
+
+        def apart(dispatch: float, host: float, device: float) -> Edit:
+            return self.edit(prior * dispatch, device).and_also(Edit(work={Work.HOST: host}))
+
+        def step(*factors: float) -> float:
+            return self.replay.run(apart(*factors)).step_ns
+
+        plain = step(1.0, 1.0, 1.0)
+        more = 1.0 + _PROBE * np.eye(3)
+        slopes = np.array([step(*factors) / plain - 1.0 for factors in more.tolist()]) / _PROBE
+        slopes = np.maximum(slopes / max(float(slopes.max()), _EXACT), 0.0)
+        far = _solve(lambda x: step(*(1.0 + x * slopes).tolist()), self.target_ns, 0.0, _HIGH / prior)
+        dispatch, host, device = (1.0 + far * slopes).tolist()
+        self.factors[Work.HOST] = host
+        return _Fit(scale=prior * dispatch, device=device, device_scale=device)
 
     def _shorter_device(self, prior: float) -> _Fit:
         """Even a free host is too slow: the device was slower while it was traced."""
@@ -304,7 +333,7 @@ def calibrate(
         prior = TYPICAL_SCALE if waits or compiling else max(0.3, host_scale or 0.0)
         if compiling and not other:
             speed.fit_compiling()
-        fit = _Fit(scale=prior) if other or compiling else speed.fit(prior)
+        fit = _Fit(scale=prior) if other or compiling else speed.fit(prior, measured=not waits)
         base = speed.hold_input(speed.edit(fit.scale, fit.device))
     return Calibration(
         base=base,

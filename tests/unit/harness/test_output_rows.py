@@ -43,6 +43,15 @@ def last(logits: torch.Tensor) -> torch.Tensor:
     return logits[:, -1].square().mean()
 
 
+def spread(logits: torch.Tensor) -> torch.Tensor:
+    """Every row counts, in more numbers than the last layer makes."""
+    return F.interpolate(logits.transpose(1, 2), scale_factor=3.0).square().mean()
+
+
+def paired(logits: torch.Tensor) -> torch.Tensor:
+    return (logits[:, :, None] * logits[:, None]).mean()
+
+
 def every(logits: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.flatten(0, 1), TOKENS.flatten())
 
@@ -79,6 +88,13 @@ def test_what_follows_a_selection_works_on_what_counts() -> None:
     found = idle(last)
     assert found["MmBackward0"] == pytest.approx(0.9)
     assert "PowBackward0" not in found
+
+
+@pytest.mark.parametrize("loss", [spread, paired])
+def test_more_numbers_of_rows_that_count_are_no_idle_rows(
+    loss: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    assert idle(loss) == {}
 
 
 def test_where_all_rows_count_there_is_nothing_to_say() -> None:

@@ -47,6 +47,23 @@ def test_without_compilation_the_phases_tell_the_speed_of_dispatching_unless_the
     assert calibrate(replay, 10.0, host_scale=host_scale).dispatch_scale == pytest.approx(scale)
 
 
+@pytest.mark.parametrize(("device_ms", "scale", "device"), [(10.0, 0.5, 1.06), (0.1, 0.53, 1.0)])
+def test_what_the_timed_steps_took_longer_is_put_on_what_decides_the_step(
+    device_ms: float, scale: float, device: float
+) -> None:
+    """A host whose speed is known is no slower because the device decided a step that took longer."""
+    events: list[dict] = [{"kind": EventKind.MARK}]
+    for _ in range(4):
+        work = {Work.DISPATCH: 4 * MS}
+        busy = {"kind": EventKind.LAUNCH, "work": work, "acts": [(0, device_ms * MS, 2, -1)]}
+        events += [busy, {"kind": EventKind.MARK}]
+    true_ms = 1.06 * max(device_ms, 2.0)
+    found = calibrate(Replay(make_program(events, latency=0.0, spacing=0.0)), true_ms, host_scale=0.5)
+    assert found.replayed_true_ms == pytest.approx(true_ms, rel=1e-3)
+    assert found.dispatch_scale == pytest.approx(scale, rel=0.01)
+    assert found.device_scale == pytest.approx(device, rel=0.01)
+
+
 @pytest.mark.parametrize("true_ms", [7.0, 9.0, 11.0])
 def test_the_wait_for_input_is_as_measured_where_traced_steps_are_not_those_that_were_timed(
     true_ms: float,

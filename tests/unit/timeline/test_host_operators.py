@@ -48,3 +48,25 @@ def test_where_the_phases_fill_the_step_the_host_is_taken_to_wait_in_them() -> N
     found = diagnosed(CASES["timm-resnet50-h100"].folder)
     (fix,) = (s for s in found.suggestions if s.fix == "FX310")
     assert fix.predicted_ms == pytest.approx(34.2, rel=0.05)
+
+
+def test_python_in_the_forward_has_the_line_that_its_calls_lead_to() -> None:
+    """A function that calls itself reaches it by several ways, and copies to the device stand between."""
+    found, fix = first("thread-listed-parameters-h100")
+    assert found.verdict.bottleneck_class is BottleneckClass.HOST
+    assert (fix.fix, fix.finding, fix.site.line if fix.site else 0) == ("FX514", "BN901", 59)
+
+
+def test_norms_that_know_nchw_only_keep_the_conversions_around_convolutions() -> None:
+    found = diagnosed(CASES["thread-instance-norms-h100"].folder)
+    (fix,) = (s for s in found.suggestions if s.fix == "FX310")
+    assert fix.predicted_ms is not None and found.step.true_ms is not None
+    assert fix.predicted_ms > 0.95 * found.step.true_ms, "it was a loss: 0.73x"
+
+
+def test_what_few_stalled_steps_add_is_not_taken_for_slow_dispatch() -> None:
+    found, fix = first("thread-frozen-encoder-h100")
+    facts = CASES["thread-frozen-encoder-h100"].facts
+    assert fix.fix == "FX110" and fix.predicted_ms is not None and found.step.true_ms is not None
+    measured = float(facts["measured_fixed_ms"]) / float(facts["measured_slow_ms"])
+    assert fix.predicted_ms / found.step.true_ms == pytest.approx(measured, rel=0.15)
