@@ -150,13 +150,13 @@ def _without_loop(program: Program, work: DeviceWork, shares: LoopShares) -> Edi
     """Take a loop's share out of the dispatch of model or update, or out of all that is launched beside them.
 
     A loop of the loss has its kernels, its waits and its part of the backward to itself. One in the model
-    shares its kernels with what is between its rounds: they stay.
+    shares its kernels with what is between its rounds: what they take longer than the shortest one stays.
     """
     model = work.reach.model
     others = [Work.OPTIMIZER, Work.ZERO_GRAD, Work.INPUT, Work.ASIDE]
     aside = ~model & (program.work[:, others] == 0.0).all(axis=1)
     gone = np.zeros_like(program.work)
-    for each in EAGER:
+    for each in (*EAGER, Work.HOST):
         gone[model, each] = shares.forward * program.work[model, each]
     for each in (*EAGER, Work.HOST, Work.SYNC):
         gone[aside, each] = shares.between * program.work[aside, each]
@@ -166,9 +166,13 @@ def _without_loop(program: Program, work: DeviceWork, shares: LoopShares) -> Edi
     )
     launched = aside[program.event] & (program.launch_work != Work.OPTIMIZER)
     waits = aside & (program.kind == EventKind.SYNC)
+    inside = np.where(model[program.event], shares.forward, 0.0)
+    shortest = float(np.percentile(program.duration, 1)) if len(program.duration) else 0.0
+    left = 1.0 - inside * np.minimum(1.0, shortest / np.maximum(program.duration, 1.0))
     return Edit(
         gone=gone,
-        duration=np.where(launched, 1.0 - shares.between, 1.0),
+        duration=np.where(launched, 1.0 - shares.between, left),
+        spacing=1.0 - inside,
         drop_at=waits if shares.between >= _MOSTLY else None,
     )
 
