@@ -769,6 +769,20 @@ def test_what_stays_outside_the_graphs_is_named_with_its_share() -> None:
     assert [vars(owner).get(name) for owner, name in (*REPLACED, (Mixed, "__call__"))] == attributes
 
 
+def test_a_look_is_no_step_of_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What loads inductor would count as time outside of graphs: seconds, of milliseconds."""
+    told: list[None] = []
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: told.append(None), raising=False)
+    model = nn.Linear(4, 4)
+    program = Program(roots=(model,), optimizers=(torch.optim.SGD(model.parameters(), lr=0.1),))
+    patch: Any = patch_of("FX412")
+    patch.foresee(program)
+    for _step in range(2):
+        model(torch.ones(2, 4)).sum().backward()
+    assert patch.foreseen() is None
+    assert not told and patch.look.graphs == 1 and patch.look.share is not None
+
+
 def test_a_model_that_the_script_compiles_is_not_compiled_in_turns() -> None:
     model = torch.compile(nn.Linear(2, 2), backend="eager")
     patch = patch_of("FX414")

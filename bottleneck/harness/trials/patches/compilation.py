@@ -250,9 +250,13 @@ class CudaGraphs(_Compiling):
             users.ours = False
 
     def around(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-        """Tell CUDA graphs, once an update, that the outputs of the one before are no longer needed."""
+        """Tell CUDA graphs, once an update, that the outputs of the one before are no longer needed.
+
+        Not in a look, which records none: the first time it loads all of inductor, for seconds that would
+        count as outside of graphs.
+        """
         mark = getattr(torch.compiler, "cudagraph_mark_step_begin", None)
-        if self._gradients.first_pass(module) and mark is not None:
+        if not self._looks and self._gradients.first_pass(module) and mark is not None:
             mark()
         return original(module, *args, **kwargs)
 
