@@ -38,6 +38,8 @@ class _Iteration:
 
     def __init__(self, iterator: Any, loader: LoaderRecord, begun_ns: int) -> None:
         self.iterator = weakref.ref(iterator)
+        self.loader_itself: Any = None
+        """Kept where it does not keep its iterator: `for batch in DataLoader(...)` keeps the latter only."""
         self.loader = loader
         self.begun_ns: int | None = begun_ns
         self.making: Making | None = None
@@ -209,6 +211,8 @@ class LoaderWatch:
             with contextlib.suppress(Exception):
                 if known is not None:
                     self._begun(known, iterator, Making(begun, perf_counter_ns(), sending.sent))
+                    if type(loader) is DataLoader and not loader.persistent_workers:
+                        self._iterations[iterator].loader_itself = loader
             return iterator
 
         return __iter__

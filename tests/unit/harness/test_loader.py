@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -230,6 +231,17 @@ def test_a_loader_built_anew_each_epoch_is_one_loader(watch: LoaderWatch) -> Non
         step = drain(watch, DataLoader(Slow(), 6), step=step)
     facts = only(watch)
     assert (facts.iterators, facts.fetches, facts.role) == (3, 6, "train")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_only_its_iterator_is_kept_of_is_known_as_long_as_that_one(
+    watch: LoaderWatch, workers: int
+) -> None:
+    iterator = iter(DataLoader(Slow(), 2, num_workers=workers))
+    loader = weakref.ref(watch.loader_of(iterator))
+    assert loader() is not None and loader().num_workers == workers
+    del iterator
+    assert loader() is None
 
 
 def test_roles_are_told_by_what_lies_between_fetches(watch: LoaderWatch) -> None:
