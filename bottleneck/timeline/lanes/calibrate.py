@@ -37,6 +37,8 @@ steps measured on an H200 with torch 2.11 had 0.55 to 0.68."""
 
 _LEAST_LEFT = 0.2
 _LOW, _HIGH = 0.05, 3.0
+_SHORTEST = 0.5
+"""No kernel takes less of its traced time than this."""
 _PROBE = 0.02
 """Relative change of a factor by which it is found what the step depends on."""
 _CLOSE = 0.005
@@ -161,7 +163,7 @@ def _shorten_device(
         # It is the host that must be faster than assumed, not the kernels.
         return factor, 1.0
     fixed = ~(staged | collective)
-    fitted = _fit(run, target, fixed, factor, 0.5)
+    fitted = _fit(run, target, fixed, factor, _SHORTEST)
     return fitted, float(fitted[fixed][0]) if fixed.any() else 1.0
 
 
@@ -221,12 +223,14 @@ class _Speed:
         target = self.target_ns
         if abs(self.step(prior) - target) <= _CLOSE * target:
             return _Fit(scale=prior)
-        if self.step(_LOW) > target * (1 + _CLOSE):
+        least = self.step(_LOW)
+        if least > target * (1 + _CLOSE):
             return self._shorter_device(prior)
         if self.step(_HIGH) < target * (1 - _CLOSE):
             device = _solve(lambda d: self.step(1.0, d), target, 1.0, 2.0)
             return _Fit(scale=1.0, device=device, device_scale=device, doubt=_SLOWER)
-        scale = _solve(self.step, target, _LOW, _HIGH)
+        # Where the device alone is as long, the host may take as much and no less.
+        scale = _solve(self.step, target if least < target else target * (1 + _CLOSE), _LOW, _HIGH)
         if measured and scale > prior:
             return self._slower(prior)
         return _Fit(scale=scale, doubt=_disturbed(scale) if scale > 1.25 else None)
@@ -256,7 +260,14 @@ class _Speed:
     def _shorter_device(self, prior: float) -> _Fit:
         """Even a free host is too slow: the device was slower while it was traced."""
         scale, target = prior, self.target_ns
-        device, device_scale = _shorten_device(self.replay.program, lambda d: self.step(prior, d), target)
+        program = self.replay.program
+        device, device_scale = _shorten_device(program, lambda d: self.step(scale, d), target)
+        both = _solve(lambda x: self.step(prior * x, x), target, _SHORTEST, 1.0)
+        if device_scale < both**2:
+            # The host alone is too slow, too: less has to change where both are faster.
+            scale *= both
+            target *= 1 + _CLOSE
+            device, device_scale = _shorten_device(program, lambda d: self.step(scale, d), target)
         if self.step(scale, device) > target * (1 + _CLOSE):
             scale = _solve(lambda x: self.step(x, device), target, _LOW, scale)
         doubt = _shared(device_scale) if device_scale < 0.95 else None

@@ -64,6 +64,20 @@ def test_what_the_timed_steps_took_longer_is_put_on_what_decides_the_step(
     assert found.device_scale == pytest.approx(device, rel=0.01)
 
 
+def test_where_host_and_device_alone_take_longer_than_the_timed_steps_both_were_faster() -> None:
+    """And not the device at half its time, with a host that then decides the step."""
+    events: list[dict] = [{"kind": EventKind.MARK}]
+    for _ in range(6):
+        for _ in range(10):
+            work = {Work.DISPATCH: 2 * MS}
+            events.append({"kind": EventKind.LAUNCH, "work": work, "acts": [(0, 1 * MS, 2, -1)]})
+        events.append({"kind": EventKind.MARK})
+    found = calibrate(Replay(make_program(events, latency=0.0, spacing=0.0)), 9.7, host_scale=0.5)
+    assert found.replayed_true_ms == pytest.approx(9.7, rel=0.01)
+    assert found.dispatch_scale == pytest.approx(0.485, rel=0.02)
+    assert found.device_scale == pytest.approx(0.97, rel=0.02)
+
+
 @pytest.mark.parametrize("true_ms", [7.0, 9.0, 11.0])
 def test_the_wait_for_input_is_as_measured_where_traced_steps_are_not_those_that_were_timed(
     true_ms: float,

@@ -70,3 +70,10 @@ def test_what_few_stalled_steps_add_is_not_taken_for_slow_dispatch() -> None:
     assert fix.fix == "FX110" and fix.predicted_ms is not None and found.step.true_ms is not None
     measured = float(facts["measured_fixed_ms"]) / float(facts["measured_slow_ms"])
     assert fix.predicted_ms / found.step.true_ms == pytest.approx(measured, rel=0.15)
+
+
+def test_a_device_that_is_never_idle_is_not_made_faster_until_the_host_decides() -> None:
+    """Launch-bound it was said to be, with the kernels at half their time."""
+    found = diagnosed(CASES["thread-einsum-attention-h100"].folder)
+    assert found.verdict.bottleneck_class is BottleneckClass.COMPUTE
+    assert "leaf_attention.py:45" in found.verdict.headline
