@@ -289,4 +289,31 @@ EXPLAINED: dict[str, str] = {
         "Work fills a little more than half of the step, and input is the largest cause beside it. Since "
         "then FX116, which was first already, says that 11.2 MiB are sent for 324 KiB."
     ),
+    "C03": (
+        "No entry: windows of queries and keys in chunks, as matrix products. Its line is named; FX414 was "
+        "not tried to its end."
+    ),
+    "C04": (
+        "Python in the forward had no fix, and its line was that of the model's call: the copies' label hid "
+        "that it stands in the forward. Mended since: line 59, FX514 first, 26.8 ms at best. The rest of "
+        "the price is the true step: 138 ms while it was watched, 103 alone."
+    ),
+    "C05": (
+        "A bound that was too high for one: Python inside the loop and the floor of 5,860 kernels stayed. "
+        "Mended since (the trace of this run was too large to be kept)."
+    ),
+    "C06": (
+        "An error of the calibration: host and device each took 3 % longer than the timed steps, and the "
+        "device alone was made faster, to half of its time. Mended since: compute-bound, its line first, "
+        "60 % of the step. No entry for einsum as tiny products."
+    ),
+    "C07": (
+        "Two stalled steps of 408 made the mean 5 % longer than the device's work; dispatch was blamed, and "
+        "was then in the way of the step without the encoder. Mended since: 25.1 ms at best."
+    ),
+    "C11": (
+        "Conversions around instance norms stay with channels_last_3d, and their kernels are no batch norms "
+        "for NCHW. Mended since: 84.1 ms; and the trial, which refused weights of five dimensions, measures "
+        "0.73x."
+    ),
 }
