@@ -48,7 +48,7 @@ oldest: .venv-oldest/.ready
 		echo "torch $(OLDEST) cannot be installed here: its tests are skipped."; \
 	else \
 		$(OLDEST_BIN)/python -V && \
-		$(OLDEST_BIN)/python -m pytest --reruns 2 -q tests/unit/harness tests/contracts/test_schema.py \
+		$(OLDEST_BIN)/python -m pytest -n $(WORKERS) --reruns 2 -q tests/unit/harness tests/contracts/test_schema.py \
 			tests/unit/compare/test_baseline_file.py tests/unit/compare/test_history.py \
 			tests/unit/compare/test_reports.py tests/unit/compare/test_settings.py && \
 		$(OLDEST_BIN)/python -m torch_bottleneck diagnose --quiet --out .venv-oldest/run-$$$$ \
@@ -60,7 +60,7 @@ oldest: .venv-oldest/.ready
 	@echo "Installing torch $(OLDEST) into .venv-oldest ..."
 	@if timeout 600 $(OLDEST_BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(OLDEST); then \
 		$(OLDEST_BIN)/python -m pip install --quiet --disable-pip-version-check -e . torch==$(OLDEST) \
-			pytest pytest-timeout pytest-rerunfailures hypothesis jsonschema && echo $(OLDEST) > $@; \
+			pytest pytest-timeout pytest-rerunfailures pytest-xdist hypothesis jsonschema && echo $(OLDEST) > $@; \
 	else echo none > $@; fi
 
 lint: $(VENV)/.development
