@@ -100,6 +100,8 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
         self._status = _fork(request, fds) if words else None
         number = self._status.recv(64) if self._status is not None else b""
         if not number:
+            if self._status is not None:
+                self._status.close()
             self._status = None
             super()._execute_child(  # type: ignore[misc]
                 args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags,
