@@ -385,7 +385,7 @@ torch.use_deterministic_algorithms(False)""",
         " layout conversions. Convert model and inputs once instead.",
         when=(
             given("kernels.conv_share", ">", 0.02, "convolutions take a share of the step"),
-            given("memory_format", "!=", "channels_last", "the model is not in channels_last"),
+            given("memory_format", "==", "contiguous", "convolutions over images are not in channels_last"),
         ),
         may_break="Operators without an NHWC kernel convert back; view() on images must become reshape().",
         what_if=WhatIf.CHANNELS_LAST,

@@ -235,7 +235,7 @@ def acceleration_rows(
         if (_number(context, "kernels.conv_share") or 0.0) > NEGLIGIBLE_SHARE:
             rows.append(_flag(context, "cudnn.benchmark", "cudnn.benchmark", "settings"))
             layout = context.get("memory_format")
-            if isinstance(layout, str):
+            if layout in ("channels_last", "contiguous"):
                 state: State = "on" if layout == "channels_last" else "off"
                 rows.append(_row("channels last", state, layout, "parameters"))
         rows += _allocator(context)

@@ -71,7 +71,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "optimizer.can_fuse": "bool: Adam, AdamW, SGD or Adagrad as torch ships them",
     "optimizer.can_foreach": "bool: the script's own, or torch's and none of LBFGS, Muon and SparseAdam",
     "zero_grad.set_to_none": "bool",
-    "memory_format": 'str: "channels_last", "contiguous"',
+    "memory_format": 'str: "channels_last", "contiguous", "none": no weights that could lie so',
     "allocator.expandable_segments": "bool",
     "allocator.backend": "str",
     "allocator.max_split": "bool: max_split_size_mb is set",

@@ -16,7 +16,8 @@ run.json. A switch that does not exist in this torch, or that nothing has shown,
     autocast.device             "cuda", "cpu"
     grad_scaler: bool           a GradScaler that is enabled was stepped
     zero_grad.set_to_none: bool as last called
-    memory_format               "channels_last" | "contiguous": weights of convolutions of root modules
+    memory_format               "channels_last" | "contiguous" | "none": weights of convolutions over images
+                                or volumes, of root modules
     parameters.dtype            {"float32": count, ...} of root modules
     modules                     class names of root modules, in order of appearance
     distributed.module          "ddp" | "fsdp" | "dp" | "deepspeed" | "none"
@@ -376,8 +377,9 @@ def _read_parameters(settings: dict[str, JsonValue], roots: list[Any]) -> None:
     total = sum(dtypes.values())
     if total:
         settings["embedding.dense_share"] = round(_dense_embeddings(roots) / total, 4)
-    if images:
-        settings["memory_format"] = "channels_last" if last * 2 > images else "contiguous"
+    if parameters:
+        laid = "channels_last" if last * 2 > images else "contiguous"
+        settings["memory_format"] = laid if images else "none"
 
 
 def _unused_gradients(roots: list[Any], optimizers: Sequence[Any]) -> float:

@@ -175,6 +175,23 @@ def test_counters_survive_a_reset_by_the_script(watch: CompileWatch) -> None:
     assert compiled(watch).unique_graphs == 2
 
 
+@pytest.mark.parametrize(
+    ("module", "laid"),
+    [
+        (torch.nn.Conv3d(2, 4, 3), "contiguous"),
+        (torch.nn.Conv3d(2, 4, 3).to(memory_format=torch.channels_last_3d), "channels_last"),
+        (torch.nn.Conv1d(2, 4, 3), "none"),
+        (torch.nn.Conv2d(2, 4, 1), "none"),
+    ],
+)
+def test_how_weights_of_convolutions_lie_and_whether_there_are_any(
+    module: torch.nn.Module, laid: str
+) -> None:
+    seen = Seen()
+    seen.root_forward(module)
+    assert read_settings(seen)["memory_format"] == laid
+
+
 def test_nothing_compiled_is_all_zero_not_absent(watch: CompileWatch, tmp_path: Path) -> None:
     watch.write()
     assert not compiled(watch).used

@@ -473,6 +473,19 @@ def test_channels_last_leaves_other_dimensions_alone_and_puts_memory_back(
     assert torch.equal(looks_at_it, (before + 1).view(-1))
 
 
+def test_volumes_take_the_format_of_their_dimensions(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX310")
+    model = nn.Sequential(nn.Conv3d(2, 8, 3), nn.InstanceNorm3d(8, affine=True))
+    weight = model[0].weight
+    out = model(torch.randn(2, 2, 8, 8, 8))
+    out.sum().backward()
+    assert weight.is_contiguous(memory_format=torch.channels_last_3d)
+    assert patch.check().evidence == "channels_last on 1 module and 1 input"
+    assert patch.values["memory_format"] == "torch.channels_last_3d" and not patch.values["parts"]
+    patch.uninstall()
+    assert weight.is_contiguous()
+
+
 def test_compiling_keeps_names_and_says_how_many_graphs(put_in: Callable[..., Patch]) -> None:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
