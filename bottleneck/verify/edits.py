@@ -211,8 +211,13 @@ def _reshaped(
         raise CannotEditError("parts of the model were changed, whose names in the source are not known")
     else:
         given = ", ".join(f"{name}={values[name]!r}" for name in change.keywords if name in values)
-        words = {"keywords": given, **values}
-        method, inputs = change.method.format(**words), change.inputs.format(**words)
+        try:
+            method, inputs = (
+                text.format(**{"keywords": given, **values}) for text in (change.method, change.inputs)
+            )
+        except KeyError as error:
+            # Noted by a version whose patch did not tell it.
+            raise CannotEditError(f"the {error.args[0]} that was set is not known") from None
         changed = for_model(source, line, called=called, method=method, inputs=inputs)
     return changed if "torch." not in _added(source, changed) else add_after_imports(changed, [])
 

@@ -145,6 +145,20 @@ def test_a_model_of_which_only_blocks_were_compiled_is_not_edited_as_a_whole(
     assert ("parts of the model" in edit.reason) == blocks
 
 
+@pytest.mark.parametrize(
+    ("values", "call", "why"),
+    [
+        ({"memory_format": "torch.channels_last_3d"}, "model.to(memory_format=torch.channels_last_3d)", ""),
+        ({}, "", "the memory_format that was set is not known"),
+    ],
+)
+def test_a_model_takes_the_format_that_its_weights_took(
+    script: Path, values: dict[str, Any], call: str, why: str
+) -> None:
+    (edit,) = with_edits(verification(script, applied("FX310", script, 11, called="model", **values))).edits
+    assert call in edit.diff and edit.reason == why
+
+
 def test_a_file_that_is_gone_is_no_crash(script: Path) -> None:
     script.unlink()
     (edit,) = with_edits(verification(script, applied("FX311", script, 5, fused=True))).edits
