@@ -80,9 +80,9 @@ class GpuReader:
 
     @property
     def device_scale(self) -> float:
-        """Factor from traced to true device time."""
-        replayed = self.calibration.replayed_true_ms
-        return self.calibration.device_scale * (self.facts.true_ms / replayed if replayed else 1.0)
+        """Factor from traced to true device time; kernels never take longer than they were traced."""
+        replayed, scale = self.calibration.replayed_true_ms, min(1.0, self.calibration.device_scale)
+        return scale * (self.facts.true_ms / replayed if replayed else 1.0)
 
     def questions(self) -> Iterator[Question]:
         """Graph breaks, copies, launching, and the device's own work."""
@@ -95,7 +95,7 @@ class GpuReader:
         usable = calibration.replay_error <= MAX_REPLAY_ERROR
         context = timeline.context | self._context(priced.parts, usable=usable)
         without_seams = answers.results.get(WhatIf.SEAMS_GONE)
-        parts = _credit_waits(priced, self.replay, calibration)
+        parts = _as_traced(_credit_waits(priced, self.replay, calibration), calibration.device_scale)
         idle = {w: float(priced.by_work[w]) for w in _IDLE}
         idle[Work.DISPATCH] = max(0.0, parts[Part.DISPATCH] - idle[Work.OPTIMIZER])
         return replace(
@@ -345,6 +345,15 @@ def _credit_waits(priced: Priced, replay: Replay, calibration: Calibration) -> d
         parts[part] += moved
         parts[Part.DISPATCH] -= moved
     return parts
+
+
+def _as_traced(parts: dict[Part, float], device_scale: float) -> dict[Part, float]:
+    """Return the lines with what kernels would have taken longer in the timed steps as not explained."""
+    if device_scale <= 1.0:
+        return parts
+    kernels = {part: parts[part] / device_scale for part in PARTS[: PARTS.index(Part.COMMUNICATION)]}
+    longer = sum(parts[part] - ms for part, ms in kernels.items())
+    return parts | kernels | {Part.UNEXPLAINED: parts[Part.UNEXPLAINED] + longer}
 
 
 def _doubts(program: Program, calibration: Calibration) -> list[Doubt]:
