@@ -213,7 +213,7 @@ def _reshaped(
         given = ", ".join(f"{name}={values[name]!r}" for name in change.keywords if name in values)
         try:
             method, inputs = (
-                text.format(**{"keywords": given, **values}) for text in (change.method, change.inputs)
+                text.format(keywords=given, **values) for text in (change.method, change.inputs)
             )
         except KeyError as error:
             # Noted by a version whose patch did not tell it.

@@ -363,6 +363,11 @@ def is_convolution_weight(parameter: torch.Tensor) -> bool:
     return parameter.dim() in CHANNELS_LAST and math.prod(parameter.shape[2:]) > 1
 
 
+def is_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether an image, a volume or a weight for them lies with channels innermost."""
+    return bool(tensor.is_contiguous(memory_format=CHANNELS_LAST[tensor.dim()]))
+
+
 def _read_parameters(settings: dict[str, JsonValue], roots: list[Any]) -> None:
     dtypes: dict[str, int] = {}
     last, images = 0, 0
@@ -372,7 +377,7 @@ def _read_parameters(settings: dict[str, JsonValue], roots: list[Any]) -> None:
         dtypes[name] = dtypes.get(name, 0) + int(parameter.numel())
         if is_convolution_weight(parameter):
             images += 1
-            last += parameter.is_contiguous(memory_format=CHANNELS_LAST[parameter.dim()])
+            last += is_channels_last(parameter)
     settings["parameters.dtype"] = dtypes
     total = sum(dtypes.values())
     if total:

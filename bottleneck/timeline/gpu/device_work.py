@@ -66,25 +66,29 @@ def launched_inside(trace: Trace, program: Program, pattern: re.Pattern[str]) ->
     return trace.inside(program.row[program.event], trace.rows(Kind.OP, named=pattern))
 
 
-def _planar(trace: Trace, program: Program) -> tuple[NDArray[np.bool_], float]:
-    """Find the norms that work on NCHW only: a convolution with channels last is converted for each of them.
+def _in_nhwc(
+    trace: Trace, program: Program, *, layout: NDArray[np.bool_], held: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the factors on durations with channels last, (m,).
 
-    Returns:
-        (activities that they launch, forward and backward, (m,); share of the conversions that stay).
+    `layout` marks conversions, which go; `held` are the factors under which kernels move their bytes at the
+    speed of memory, as batch norms then do. Norms that work on NCHW only do not, and a convolution is still
+    converted for each of them.
     """
-    rows = trace.rows(Kind.OP, named=_PLANAR_NORM)
-    found = trace.inside(program.row[program.event], rows)
-    if not len(rows):
-        return found, 0.0
-    made = recorders(trace)
-    recorded = np.asarray(list(made.values()), dtype=np.intp)
-    numbers = np.asarray(list(made), dtype=np.int64)[trace.inside(recorded, rows)]
-    ops = trace.rows(Kind.OP)
-    nodes = ops[np.isin(trace.sequence[ops], numbers) & trace.named(NODE, ops)]
-    convolutions = trace.rows(Kind.OP, named=_CONVOLUTION)
-    return found | trace.inside(program.row[program.event], nodes), min(
-        1.0, len(rows) / max(len(convolutions), 1)
-    )
+    if not layout.any():
+        return np.ones(len(layout))
+    norms, stays = trace.named(_NORM_IN_NCHW, program.activity_row), 0.0
+    planar = trace.rows(Kind.OP, named=_PLANAR_NORM)
+    if len(planar):
+        made = recorders(trace)
+        recorded = np.asarray(list(made.values()), dtype=np.intp)
+        numbers = np.asarray(list(made), dtype=np.int64)[trace.inside(recorded, planar)]
+        ops = trace.rows(Kind.OP)
+        nodes = ops[np.isin(trace.sequence[ops], numbers) & trace.named(NODE, ops)]
+        launches = program.row[program.event]
+        norms &= ~(trace.inside(launches, planar) | trace.inside(launches, nodes))
+        stays = min(1.0, len(planar) / max(len(trace.rows(Kind.OP, named=_CONVOLUTION)), 1))
+    return np.where(layout, stays, np.where(norms, held, 1.0))
 
 
 def _scores(trace: Trace, program: Program) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -203,8 +207,6 @@ def read_device_work(trace: Trace, program: Program) -> DeviceWork:
         backward=reach.backward[program.event],
     )
     layout = of_kind(lambda k: k.family == "layout")
-    planar, stays = _planar(trace, program)
-    norms = trace.named(_NORM_IN_NCHW, rows) & ~planar
     return DeviceWork(
         fp32_math=fp32,
         attention=attention,
@@ -224,7 +226,7 @@ def read_device_work(trace: Trace, program: Program) -> DeviceWork:
         },
         fills=launched_inside(trace, program, _FILL) & launched_inside(trace, program, NEW_MEMORY),
         layout=layout,
-        nhwc=np.where(layout, stays, np.where(norms, fused.held, 1.0)),
+        nhwc=_in_nhwc(trace, program, layout=layout, held=fused.held),
         zero_grad=zero_grad,
         optimizer=optimizer,
         items=launched_inside(trace, program, _ITEM),

@@ -242,11 +242,9 @@ class _Speed:
         (least squares), so that a device that decides the step alone leaves the host as it was measured.
         """
 
-        def apart(dispatch: float, host: float, device: float) -> Edit:
-            return self.edit(prior * dispatch, device).and_also(Edit(work={Work.HOST: host}))
-
-        def step(*factors: float) -> float:
-            return self.replay.run(apart(*factors)).step_ns
+        def step(dispatch: float, host: float, device: float) -> float:
+            edit = self.edit(prior * dispatch, device).and_also(Edit(work={Work.HOST: host}))
+            return self.replay.run(edit).step_ns
 
         plain = step(1.0, 1.0, 1.0)
         more = 1.0 + _PROBE * np.eye(3)

@@ -113,6 +113,11 @@ class Program:
     """Without a GPU: the phase of each event; empty for the marks and for what lies outside every phase."""
 
     @property
+    def shortest_ns(self) -> float:
+        """How long the shortest activities take, ns: none takes less, whatever it computes. 0 without any."""
+        return float(np.percentile(self.duration, 1)) if len(self.duration) else 0.0
+
+    @property
     def steps(self) -> int:
         """Whole steps in the window."""
         return len(self.marks) - 1

@@ -16,7 +16,7 @@ import torch
 
 from ....model.verify import Applied
 from ... import torch_private
-from ...facts.settings import CHANNELS_LAST, is_convolution_weight
+from ...facts.settings import CHANNELS_LAST, is_channels_last, is_convolution_weight
 from .base import NotSwitchable, Patch, Program, plural
 
 CALLS_NOTED = 100
@@ -180,7 +180,7 @@ class ChannelsLast(RootPatch):
         if not weights:
             self.passed("it has no convolution weights")
             return False
-        if all(map(_is_channels_last, weights)):
+        if all(map(is_channels_last, weights)):
             self.passed("it is in channels_last already")
             return False
         # Not module.to(): it hands one format to tensors of four and of five dimensions.
@@ -220,17 +220,13 @@ class ChannelsLast(RootPatch):
 
     def check(self) -> Applied:
         modules = [m for m in (reference() for reference in self._changed) if m is not None]
-        kept = [_is_channels_last(p) for m in modules for p in m.parameters() if is_convolution_weight(p)]
+        kept = [is_channels_last(p) for m in modules for p in m.parameters() if is_convolution_weight(p)]
         if self.count and kept and not all(kept):
             return self.not_applied("the weights went back to their old memory format")
         return super().check()
 
     def evidence(self) -> str:
         return f"channels_last on {plural(self.count, 'module')} and {plural(self._inputs, 'input')}"
-
-
-def _is_channels_last(tensor: torch.Tensor) -> bool:
-    return bool(tensor.is_contiguous(memory_format=CHANNELS_LAST[tensor.dim()]))
 
 
 def _strided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:

@@ -47,8 +47,7 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             told += f"{FIXED_NS / 1e3:.0f} us of each kept)"
             if target == "bf16" and work.low_traffic.any():
                 # Half the bytes, but no kernel is shorter than the shortest of the trace.
-                floor = float(np.percentile(program.duration, 1))
-                half = np.clip(np.maximum(0.5, floor / length), 0.5, 1.0)
+                half = np.clip(np.maximum(0.5, program.shortest_ns / length), 0.5, 1.0)
                 factor = np.where(work.low_traffic, half, factor)
                 told += ", element-wise kernels on their results moving half the bytes; casts not counted"
             # Convolutions that are fed NCHW pay for bf16 with more copies, casts and slower batch norms

@@ -167,8 +167,7 @@ def _without_loop(program: Program, work: DeviceWork, shares: LoopShares) -> Edi
     launched = aside[program.event] & (program.launch_work != Work.OPTIMIZER)
     waits = aside & (program.kind == EventKind.SYNC)
     inside = np.where(model[program.event], shares.forward, 0.0)
-    shortest = float(np.percentile(program.duration, 1)) if len(program.duration) else 0.0
-    left = 1.0 - inside * np.minimum(1.0, shortest / np.maximum(program.duration, 1.0))
+    left = 1.0 - inside * np.minimum(1.0, program.shortest_ns / np.maximum(program.duration, 1.0))
     return Edit(
         gone=gone,
         duration=np.where(launched, 1.0 - shares.between, left),
