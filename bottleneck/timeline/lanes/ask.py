@@ -19,6 +19,7 @@ from ...model.codes import CLASS_QUESTIONS, FIX_QUESTIONS, WHAT_IFS, WhatIf, cou
 from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE
 from .alone import Alone, alone_places
+from .program import first_counted
 from .questions import Question
 from .replay import Edit, Replay
 from .waits import EventKind
@@ -59,7 +60,7 @@ class Asker:
         if self._reference_ns <= 0:
             return ()
         ends = self._replay.run(self._base.and_also(edit)).step_end
-        lengths = np.diff(ends[1:] if len(ends) > 2 else ends)
+        lengths = np.diff(ends[first_counted(len(ends) - 1) :])
         return tuple((self.true_ms * lengths / self._reference_ns).tolist())
 
     def alone(self, edit: Edit) -> Alone:

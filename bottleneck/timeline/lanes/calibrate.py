@@ -25,7 +25,7 @@ from ...model.doubt import Doubt, DoubtCode
 from ...model.finding import NEGLIGIBLE_SHARE
 from .gaps import DISPATCH_WORK
 from .labels import Work
-from .program import PARTS, EventKind, Program
+from .program import PARTS, EventKind, Program, first_counted
 from .replay import Edit, Replay, step_ends
 
 MAX_REPLAY_ERROR = 0.10
@@ -68,7 +68,7 @@ def observed_step_ns(program: Program) -> float:
     host = np.zeros(len(program.kind))
     host[program.marks] = program.mark_ns - program.origin_ns
     ends = step_ends(program, host, program.observed_end - program.origin_ns)
-    first = 1 if len(ends) > 2 else 0
+    first = first_counted(program.steps)
     return float(ends[-1] - ends[first]) / (len(ends) - 1 - first)
 
 
@@ -330,7 +330,7 @@ def calibrate(
     fit = _Fit(scale=1.0)
     base = Edit(work=factors)
     if true_ms is not None:
-        traced_input = float(program.work[:, Work.INPUT].sum()) / max(program.steps, 1)
+        traced_input = program.per_step_ns(program.work[:, Work.INPUT])
         if input_ms is not None and traced_input > 0:
             factors[Work.INPUT] = input_ms * 1e6 / traced_input
         speed = _Speed(replay=replay, target_ns=true_ms * 1e6, carried=_carried(program), factors=factors)

@@ -47,6 +47,7 @@ __all__ = [
     "EventKind",
     "Program",
     "build_program",
+    "first_counted",
     "host_program",
 ]
 
@@ -122,10 +123,25 @@ class Program:
         """Whole steps in the window."""
         return len(self.marks) - 1
 
+    def per_step_ns(self, work: NDArray[np.float64]) -> float:
+        """Return the mean per step of host work, `work` of shape (n, ...), over the steps that count, ns."""
+        first = first_counted(self.steps)
+        inside = work[self.marks[first] + 1 : self.marks[-1] + 1]
+        return float(inside.sum()) / max(1, self.steps - first)
+
     @property
     def step(self) -> NDArray[np.intp]:
         """The step that launched each activity, (m,)."""
         return latest(self.marks, self.event)
+
+
+def first_counted(steps: int) -> int:
+    """Return the first of so many steps that a mean is made of: of several, the second.
+
+    The host runs ahead of the device, so the window's first boundary is a host time that no device work
+    agrees with; and while the profiler started, workers have made batches for the first step.
+    """
+    return 1 if steps > 1 else 0
 
 
 PARTS: tuple[Part, ...] = (

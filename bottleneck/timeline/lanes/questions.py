@@ -41,7 +41,7 @@ def amount_gone(program: Program, ms: float, works: Sequence[Work]) -> NDArray[n
     """Return host work to be left out, (n, len(Work)): `ms` per step of these categories, in proportion."""
     room = np.zeros_like(program.work)
     room[:, list(works)] = program.work[:, list(works)]
-    total = float(room.sum()) / max(1, program.steps)
+    total = program.per_step_ns(room)
     return room * min(1.0, ms * 1e6 / total) if total > 0 else room
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..trace.intervals import latest
 from .labels import Work
-from .program import NO_WAIT, QUEUE_DEPTH, WAIT_ALL, EventKind
+from .program import NO_WAIT, QUEUE_DEPTH, WAIT_ALL, EventKind, first_counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -110,13 +110,9 @@ class Schedule:
 
     @property
     def whole(self) -> tuple[float, float, int]:
-        """Begin, end and number of the steps that count.
-
-        The host runs ahead of the device, so the window's first boundary is a host time that no
-        device work agrees with: with more than one step, the first only sets the begin.
-        """
+        """Begin, end and number of the steps that count; the end of one that does not sets the begin."""
         steps = len(self.step_end) - 1
-        first = 1 if steps > 1 else 0
+        first = first_counted(steps)
         return float(self.step_end[first]), float(self.step_end[-1]), steps - first
 
     @property

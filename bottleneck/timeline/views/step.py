@@ -15,7 +15,7 @@ from ...model.codes import BUDGET_PARTS, Part
 from ...model.view import NO_PART, StepTimeline
 from ..lanes.host_work import HostWork
 from ..lanes.labels import PART_OF_WORK, WORK_OF_WAIT, Work
-from ..lanes.program import Program
+from ..lanes.program import Program, first_counted
 from ..steps.traced import Steps
 from ..trace import intervals
 from ..trace.dialect import HOST_CALL_KINDS, PROFILER_STEP, Kind
@@ -33,8 +33,7 @@ def step_view(trace: Trace, steps: Steps, program: Program) -> StepTimeline:
     begin, end, skip = steps.start_ns, steps.end_ns, 0
     if program.lanes:
         ends = observed_step_ends(program)
-        # The first boundary is a host time that no device work agrees with.
-        begin, end, skip = ends[:-1], ends[1:], 1 if program.steps > 1 else 0
+        begin, end, skip = ends[:-1], ends[1:], first_counted(program.steps)
     chosen = skip + choose_step((end - begin)[skip:].astype(np.float64))
     sketch = Sketch(trace=trace, low_ns=int(begin[chosen]), high_ns=int(end[chosen]))
     notes = trace.rows(Kind.ANNOTATION, named=lambda name: not PROFILER_STEP.match(name), tid=main_tid)

@@ -107,3 +107,17 @@ def test_steps_that_differ_in_what_hardly_matters_are_those_that_were_timed() ->
     assert found.varying
     assert found.replayed_true_ms == pytest.approx(8.0, rel=0.01)
     assert found.dispatch_scale == pytest.approx(0.75, rel=0.05)
+
+
+def test_batches_made_while_the_profiler_started_do_not_lengthen_the_wait_of_the_steps_after_them() -> None:
+    """The first traced step does not wait, and it is none of those that the mean is made of."""
+    events: list[dict] = [{"kind": EventKind.MARK}]
+    for step in range(4):
+        work = {Work.INPUT: (2 if step else 0) * MS, Work.DISPATCH: 4 * MS}
+        events.append({"kind": EventKind.LAUNCH, "work": work, "acts": [(0, 0.1 * MS, 2, -1)]})
+        events.append({"kind": EventKind.MARK})
+    replay = Replay(make_program(events, latency=0.0, spacing=0.0))
+    found = calibrate(replay, 8.0, input_ms=5.0, host_scale=0.75)
+    without = replay.run(found.base.and_also(Edit(work={Work.INPUT: 0.0})))
+    assert without.step_ns / MS == pytest.approx(3.0, rel=0.02)
+    assert found.dispatch_scale == pytest.approx(0.75, rel=0.02)
