@@ -15,7 +15,7 @@ step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -227,6 +227,8 @@ class _Speed:
         if least > target * (1 + _CLOSE):
             return self._shorter_device(prior)
         if self.step(_HIGH) < target * (1 - _CLOSE):
+            if measured:
+                return replace(self._slower(prior), doubt=_SLOWER)
             device = _solve(lambda d: self.step(1.0, d), target, 1.0, 2.0)
             return _Fit(scale=1.0, device=device, device_scale=device, doubt=_SLOWER)
         # Where the device alone is as long, the host may take as much and no less.

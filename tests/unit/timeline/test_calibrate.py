@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from torch_bottleneck.model.doubt import DoubtCode
 from torch_bottleneck.timeline.lanes.calibrate import TYPICAL_SCALE, calibrate
 from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import EventKind, Program
@@ -121,3 +122,14 @@ def test_batches_made_while_the_profiler_started_do_not_lengthen_the_wait_of_the
     without = replay.run(found.base.and_also(Edit(work={Work.INPUT: 0.0})))
     assert without.step_ns / MS == pytest.approx(3.0, rel=0.02)
     assert found.dispatch_scale == pytest.approx(0.75, rel=0.02)
+
+
+def test_a_host_of_known_speed_keeps_it_where_the_timed_steps_are_far_longer_than_the_traced_ones() -> None:
+    events: list[dict] = [{"kind": EventKind.MARK}]
+    for _ in range(4):
+        busy = {"kind": EventKind.LAUNCH, "work": {Work.DISPATCH: 1 * MS}, "acts": [(0, 10 * MS, 2, -1)]}
+        events += [busy, {"kind": EventKind.MARK}]
+    found = calibrate(Replay(make_program(events, latency=0.0, spacing=0.0)), 25.0, host_scale=0.5)
+    assert found.replayed_true_ms == pytest.approx(25.0, rel=1e-3)
+    assert found.dispatch_scale == pytest.approx(0.5, rel=0.01)
+    assert [doubt.code for doubt in found.doubts] == [DoubtCode.BASELINE_SLOWER]
