@@ -93,9 +93,9 @@ class GpuReader:
         trace, program, calibration = self.trace, self.replay.program, self.calibration
         true_ms, answers = self.facts.true_ms, priced.answers
         usable = calibration.replay_error <= MAX_REPLAY_ERROR
-        context = timeline.context | self._context(priced.parts, usable=usable)
         without_seams = answers.results.get(WhatIf.SEAMS_GONE)
         parts = _as_traced(_credit_waits(priced, self.replay, calibration), calibration.device_scale)
+        context = timeline.context | self._context(parts, usable=usable)
         idle = {w: float(priced.by_work[w]) for w in _IDLE}
         idle[Work.DISPATCH] = max(0.0, parts[Part.DISPATCH] - idle[Work.OPTIMIZER])
         return replace(
