@@ -191,6 +191,39 @@ class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
     """Per step and rank: inside the collective until the last rank comes, hidden or not."""
 
 
+class BucketRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The step with gradient buckets of one size."""
+
+    cap_bytes: int | None
+    """bucket_cap_mb of DistributedDataParallel, in bytes: a bucket is closed when it holds as much. None: all
+    gradients are in one."""
+    buckets: int
+    """In a backward pass."""
+    step_ms: float
+    step_at_most_ms: float
+    """With a bandwidth that is lower by two standard errors."""
+
+
+class BucketSizes(msgspec.Struct, frozen=True, kw_only=True):
+    """The step by size of the buckets in which DistributedDataParallel sends gradients."""
+
+    buckets: int
+    """In a backward pass, as it was."""
+    bytes: int | None = None
+    """Of all gradients."""
+    largest_bytes: int | None = None
+    """Of the largest bucket, as it was."""
+    rows: tuple[BucketRow, ...] = ()
+    """By size, the smallest first; of sizes that make the same buckets the smallest one."""
+    latency_ms: float | None = None
+    """Time of a collective = latency + bytes / bandwidth, fitted to those of the run."""
+    gbytes_per_s: float | None = None
+    replay_error: float | None = None
+    """|replayed - true| / true of the step as it was."""
+    unknown: str = ""
+    """What is not known, and why."""
+
+
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """What the traces of several ranks say together."""
 
@@ -313,6 +346,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     rank: int = 0
     """The rank that these figures belong to: of several, the one that decides the step."""
     ranks: tuple[RankRow, ...] = ()
+    buckets: BucketSizes | None = None
+    """None: DistributedDataParallel sent no gradients, or there was no replay."""
     fleet: Fleet | None = None
     """The ranks together; None for a single one."""
     counters: StepCounters | None = None

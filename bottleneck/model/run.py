@@ -330,6 +330,9 @@ class Run(_Record, frozen=True, kw_only=True):
     settings: dict[str, JsonValue] = {}
     """Settings in force, read when the trace window ended; keys in harness/facts/settings.py."""
     optimizers: list[OptimizerFacts] = []
+    gradient_buckets: list[list[int]] = []
+    """Bytes of each gradient, by the buckets in which DistributedDataParallel sends them, in its own order.
+    Empty where it does not say, or none is used."""
     sites: list[SiteTime] = []
     """User lines of fetch, forward, backward, optimizer.step, zero_grad, as seen while learning."""
     loops: list[LoopTime] = []

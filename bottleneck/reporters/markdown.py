@@ -20,6 +20,7 @@ from .rows.fixes import FixRow, combination_line, fix_rows, useless_rows
 from .rows.fleet import (
     account_rows,
     bubble_line,
+    bucket_lines,
     clock_line,
     late_lines,
     path_line,
@@ -119,7 +120,7 @@ def _ranks(diagnosis: Diagnosis, *, whole: bool) -> list[str]:
         map(astuple, account_rows(diagnosis, most=_MOST_RANKS if whole else _RANKS)),
     )
     lines += ["", *ranks] if ranks else []
-    together = together_lines(diagnosis)
+    together = [*together_lines(diagnosis), *bucket_lines(diagnosis)]
     if together:
         lines += ["", "What if, on all ranks together:", "", *(f"- {escape(text)}" for text in together)]
     traffic = table(

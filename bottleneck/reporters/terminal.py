@@ -28,6 +28,7 @@ from .rows.diagnosis import (
 from .rows.fleet import (
     account_rows,
     bubble_line,
+    bucket_lines,
     clock_line,
     late_lines,
     path_line,
@@ -226,7 +227,13 @@ def _ranks_together(page: Page, diagnosis: Diagnosis) -> None:
         page.line(("lateness, ranks from left to right, a line per step", "dim"))
     for text in lines:
         page.line(text, indent=2)
-    for text in filter(None, [bubble_line(diagnosis), path_line(diagnosis), *together_lines(diagnosis)]):
+    said = [
+        bubble_line(diagnosis),
+        path_line(diagnosis),
+        *together_lines(diagnosis),
+        *bucket_lines(diagnosis),
+    ]
+    for text in filter(None, said):
         page.line(text)
     rows = traffic_rows(diagnosis) if page.width >= NARROW else []
     if rows:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...model.codes import WhatIf
 from ...model.diagnosis import Diagnosis, Fleet, RankRow, Straggler
 from ...model.finding import NEGLIGIBLE_SHARE
 from ...model.words import byte_size, clean, milliseconds, percent, place
@@ -60,6 +61,24 @@ def together_lines(diagnosis: Diagnosis) -> list[str]:
     """Say what the replay of all ranks together answers."""
     fleet = diagnosis.fleet
     return answer_lines(fleet.what_ifs, like=fleet.step_ms) if fleet is not None else []
+
+
+def bucket_lines(diagnosis: Diagnosis) -> list[str]:
+    """Say how long the step is with gradient buckets of other sizes, where one of them gains, or why not."""
+    found, fleet = diagnosis.buckets, diagnosis.fleet
+    if found is None:
+        return []
+    unknown = [f"Gradient buckets of other sizes: not known, {clean(found.unknown)}"] if found.unknown else []
+    answers = (*diagnosis.what_ifs, *(fleet.what_ifs if fleet is not None else ()))
+    if not any(each.question is WhatIf.BUCKET_SIZE for each in answers):
+        return unknown if not found.rows else []
+    like = max(row.step_ms for row in found.rows)
+    told = [
+        f"{byte_size(row.cap_bytes) if row.cap_bytes is not None else 'all in one'}"
+        f" {milliseconds(row.step_ms, like=like)} ms"
+        for row in found.rows
+    ]
+    return [f"The step by size of gradient buckets ({found.buckets} now): {', '.join(told)}", *unknown]
 
 
 def path_line(diagnosis: Diagnosis) -> str:

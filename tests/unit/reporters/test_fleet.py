@@ -12,6 +12,8 @@ from unit.reporters.sample import sample
 from torch_bottleneck.cli.console import RankProgress
 from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.diagnosis import (
+    BucketRow,
+    BucketSizes,
     CollectiveRow,
     Diagnosis,
     Fleet,
@@ -25,6 +27,7 @@ from torch_bottleneck.model.run import SourceSite
 from torch_bottleneck.reporters import html, markdown, terminal
 from torch_bottleneck.reporters.rows.fleet import (
     account_rows,
+    bucket_lines,
     clock_line,
     late_lines,
     listed,
@@ -216,6 +219,28 @@ def test_the_bubble_is_shown_where_there_are_stages_and_only_there() -> None:
         assert "Bubble of the pipeline" not in show(found)
     assert [row.bubble for row in account_rows(pipeline)] == ["12.0"] * 4
     assert "bubble" not in terminal.render(found, verbose=True, width=200)
+
+
+def test_bucket_sizes_are_told_where_one_gains_or_with_why_they_are_not_known() -> None:
+    found = job(8, ONE)
+    assert found.fleet is not None
+    sizes = BucketSizes(
+        buckets=5,
+        rows=(
+            BucketRow(cap_bytes=2**20, buckets=28, step_ms=99.0, step_at_most_ms=101.0),
+            BucketRow(cap_bytes=None, buckets=1, step_ms=80.5, step_at_most_ms=82.0),
+        ),
+        replay_error=0.01,
+    )
+    assert bucket_lines(msgspec.structs.replace(found, buckets=sizes)) == [], "none gains"
+    gains = WhatIfResult(question=WhatIf.BUCKET_SIZE, step_ms=80.5, saves_ms=19.5, basis="replay")
+    fleet = msgspec.structs.replace(found.fleet, what_ifs=(*found.fleet.what_ifs, gains))
+    (line,) = bucket_lines(msgspec.structs.replace(found, fleet=fleet, buckets=sizes))
+    assert line == "The step by size of gradient buckets (5 now): 1 MiB 99.0 ms, all in one 80.5 ms"
+    unknown = msgspec.structs.replace(found, buckets=BucketSizes(buckets=5, unknown="one size only"))
+    for show in (lambda d: terminal.render(d, verbose=True, width=80), markdown.render, html.render):
+        told = " ".join(re.sub("<[^>]+>", " ", show(unknown)).split())
+        assert "Gradient buckets of other sizes: not known, one size only" in told
 
 
 class Stream(io.StringIO):
