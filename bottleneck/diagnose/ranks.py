@@ -64,6 +64,7 @@ def summary_of(reading: Reading) -> RankSummary:
         kind=timeline.kind,
         torch=run.host.torch if run is not None else (trace.meta.torch_version or "") if trace else "",
         device=shorten(str(properties[0].get("name", "")), _NAME_WIDTH) if properties else "",
+        link_gbytes_per_s=run.devices[0].nvlink_gbytes_per_s if run is not None and run.devices else None,
         steps=len(steps) if steps is not None else 0,
         true_ms=timeline.true_ms,
         has_step=reading.basis.summary.true_ms is not None,

@@ -28,7 +28,7 @@ from ..timeline.trace.table import NONE
 from .clock import align
 from .gradients import Gradients, unpack_gradients
 from .joint import At, Join, JointEdit, JointProgram, joint_program
-from .link import SizeFit, fit_sizes
+from .link import SURE, SizeFit, fit_sizes
 from .match import match
 from .summary import RankSummary, lane_of
 from .what_if import MAX_JOINT_ERROR
@@ -38,8 +38,6 @@ __all__ = ["best_cap_mb", "bucket_answer", "bucket_sizes", "of_one_rank"]
 _MIB = 1 << 20
 CAPS = tuple(mib * _MIB for mib in (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000))
 """Sizes that are asked for, beside a single bucket."""
-_SURE = 2.0
-"""Standard errors by which the fitted bandwidth may be wrong, and the step must still be shorter."""
 
 Floats = NDArray[np.float64]
 
@@ -133,7 +131,7 @@ def bucket_sizes(
         seen.add(sent)
         steps = [
             step_ms * _length_ms(job, sent, used) / float(now.mean())
-            for used in (fit, fit.steeper(_SURE), fit.steeper(-_SURE))
+            for used in (fit, fit.steeper(SURE), fit.steeper(-SURE))
         ]
         rows.append(
             BucketRow(
@@ -150,7 +148,7 @@ def bucket_sizes(
         gbytes_per_s=fit.gbytes_per_s,
         unknown=""
         if gradients is not None
-        else "smaller buckets: nothing tells the sizes of single gradients",
+        else "smaller buckets, since nothing tells the sizes of single gradients",
     )
 
 

@@ -124,12 +124,14 @@ def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank]
     worth = NOTICED_ON_HOSTS if hosts else NEGLIGIBLE_SHARE
     found, step_ms = _late(account, mine, sent, groups, worth=worth)
     errors = clock.error_ns[np.isfinite(clock.error_ns)]
+    traffic, links = collective_rows(at, matched, account.scale, mine)
     fleet = msgspec.structs.replace(
         fleet,
         clock_error_us=float(errors.max()) / 1e3 if len(errors) else None,
         collectives=sum(len(group.rows) for group in matched.groups),
         unmatched=int(matched.unmatched.max()) if len(matched.unmatched) else 0,
-        collective_rows=collective_rows(at, matched, account.scale),
+        collective_rows=traffic,
+        links=links,
     )
     program = joint_program(at, matched, clock, account.scale, mine) if matched.groups else None
     fleet = _fleet(fleet, found, account, mine, program, step_ms=step_ms)

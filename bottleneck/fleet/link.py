@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from ..stats.spread import MAD_TO_SIGMA
 
-__all__ = ["SizeFit", "fit_sizes"]
+__all__ = ["SURE", "SizeFit", "fit_sizes"]
 
+SURE = 2.0
+"""Standard errors by which a fit may be wrong, and what is said must still hold."""
 _EXACT = 1e-6
 """Of a time: no clock tells more."""
 _OF_A_MEDIAN = 1.25
@@ -37,6 +39,12 @@ class SizeFit:
     def gbytes_per_s(self) -> float:
         """Bandwidth without the latency, 1e9 bytes per second."""
         return 1e-6 / self.ms_per_byte
+
+    @property
+    def shown_latency_ms(self) -> float | None:
+        """The latency, where it is more than the fit may be wrong by; sizes that are alike show none."""
+        error = self.error_ms(0.0)
+        return self.latency_ms if self.latency_ms > SURE * error else None
 
     def ms(self, size: float) -> float:
         """Return the time of so many bytes."""

@@ -70,6 +70,8 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = "gpu"
     torch: str = ""
     device: str = ""
+    link_gbytes_per_s: float | None = None
+    """What the driver says of its device's links: see `DeviceFacts.nvlink_gbytes_per_s`."""
     steps: int = 0
     true_ms: float = 0.0
     has_step: bool = True

@@ -148,6 +148,9 @@ class DeviceFacts(_Record, frozen=True, kw_only=True):
     multiprocessors: int | None = None
     driver: str | None = None
     memory_fraction_cap: float | None = None
+    nvlink_gbytes_per_s: float | None = None
+    """Of all its NVLinks that are up together, in one direction, GB/s (1e9), as the driver says; None: there
+    are none, it does not say, or the process was in no job of several."""
 
 
 class HostFacts(_Record, frozen=True, kw_only=True):
