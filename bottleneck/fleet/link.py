@@ -86,8 +86,8 @@ def fit_sizes(size: Floats, ms: Floats) -> SizeFit | None:
     unit = float(sizes[-1])
     found = _solved(np.stack([np.ones(len(sizes)), sizes / unit], axis=1), middle, error)
     if found[0][0] < 0:
-        slope, variance = _solved(sizes[:, None] / unit, middle, error)
-        found = np.asarray([0.0, slope[0]]), np.diag([0.0, variance[0, 0]])
+        # What the latency may be after all is as uncertain as without that limit.
+        found = np.asarray([0.0, *_solved(sizes[:, None] / unit, middle, error)[0]]), found[1]
     (latency, slope_ms), covariance = found
     if slope_ms <= 0:
         return None

@@ -164,6 +164,15 @@ def test_latency_and_bandwidth_come_out_of_times_that_scatter() -> None:
     assert fit.steeper(2.0).ms(1e9) > fit.ms(1e9) > fit.steeper(-2.0).ms(1e9)
 
 
+def test_a_latency_below_zero_is_none_and_as_uncertain_as_it_was() -> None:
+    rng = np.random.default_rng(4)
+    size = np.repeat([4e6, 24e6, 28e6], 8)
+    fit = fit_sizes(size, np.where(size < 1e7, 0.9, 1.0) * size / 5e5 * rng.normal(1.0, 0.1, len(size)))
+    assert fit is not None
+    assert (fit.latency_ms, fit.shown_latency_ms) == (0.0, None)
+    assert fit.steeper(-2.0).latency_ms > 0.1
+
+
 @pytest.mark.parametrize(
     ("size", "ms"),
     [([8.0] * 4, [1.0] * 4), ([1.0, 2.0], [2.0, 1.0]), ([], []), ([1.0, 2.0], [0.0, 1.0])],
