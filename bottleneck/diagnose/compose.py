@@ -73,7 +73,9 @@ def diagnose_paths(
     reading = job.reading(critical(job.summaries, skew) if job.summaries else 0)
     lowest = job.reading(next((i for i, each in enumerate(job.summaries) if each.traced), 0))
     run, timeline, step = reading.basis.run, reading.timeline, reading.basis.summary
-    buckets = together.buckets if job.summaries else of_one_rank(summary_of(reading))
+    buckets = together.buckets
+    if not job.summaries and timeline.alone is not None:  # it communicates
+        buckets = of_one_rank(summary_of(reading))
     other_buckets = _bucket_answer(buckets, together.fleet if job.summaries else None, step.true_ms)
     facts = _facts(reading, skew, best_cap_mb(buckets, other_buckets))
     findings = find_all(facts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -11,8 +12,8 @@ from recorded.diagnosed import diagnosis_of
 from unit.fleet.jobs import collectives, summary
 from unit.timeline.traces import TraceWriter
 
-from torch_bottleneck.fleet.buckets import best_cap_mb, bucket_answer, bucket_sizes
-from torch_bottleneck.fleet.collectives import collectives_of
+from torch_bottleneck.fleet.buckets import best_cap_mb, bucket_answer, bucket_sizes, of_one_rank
+from torch_bottleneck.fleet.collectives import collectives_of, pack
 from torch_bottleneck.fleet.gradients import Gradients, gradients_of, pack_gradients, unpack_gradients
 from torch_bottleneck.fleet.joint import Join, JointEdit, JointProgram
 from torch_bottleneck.fleet.link import fit_sizes
@@ -237,3 +238,33 @@ def test_a_recorded_job_tells_its_buckets() -> None:
     assert found.gbytes_per_s is not None
     assert 200 < found.gbytes_per_s < 450, "NVLink of an H200"
     assert diagnosis_of("fsdp-h200").buckets is None
+
+
+def test_one_rank_by_itself_is_replayed_too() -> None:
+    (lane,) = ranks(count=1)
+    alone = STEP_MS * np.arange(STEPS + 1)
+    sizes = [MIB, 2 * MIB] * STEPS
+    columns = collectives(
+        [step * 13.2 + end for step in range(STEPS) for end in (5.1, 12.2)],
+        [1.1, 2.1] * STEPS,
+        steps=np.repeat(range(STEPS), 2).tolist(),
+        sizes=sizes,
+        backward=np.repeat(range(STEPS), 2).tolist(),
+    )
+    places = [[at, at, END_MS, at, at] for _ in range(STEPS) for at in (4.0, END_MS)]
+    begin = np.repeat(np.arange(STEPS) * STEP_MS, 2)[:, None]
+    columns = replace(columns, alone=((np.asarray(places) + begin) * 1e6).astype(np.int64))
+    lane = msgspec.structs.replace(
+        lane,
+        collectives=pack(columns),
+        steps=STEPS,
+        step_numbers=tuple(range(STEPS)),
+        recorded_ms=(12.1,) * STEPS,
+        true_ms=12.1,
+        alone_edges_ms=tuple((ms, ms) for ms in alone.tolist()),
+    )
+    found = of_one_rank(lane)
+    # 4 to 5.1, 8 to 10.1, and 2 ms behind it; in one bucket 8 to 11.1.
+    assert steps_by_cap(found) == {2: pytest.approx(13.1)}
+    assert found is not None
+    assert found.replay_error == pytest.approx(0.0, abs=1e-6)
