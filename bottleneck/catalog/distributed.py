@@ -23,13 +23,14 @@ FIXES: tuple[Fix, ...] = (
         id="FX601",
         title="Overlap DDP's all-reduce with backward",
         addresses=("BN803", "BN801"),
-        what_to_change="Gradients are sent in buckets while backward still runs. Tune bucket_cap_mb: a last"
-        " bucket that is too large is not hidden. Avoid a copy with gradient_as_bucket_view, and set"
-        " static_graph if every step uses the same parameters. Leave find_unused_parameters off where none"
-        " is unused.",
+        what_to_change="Gradients are sent in buckets while backward still runs. A last bucket that is too"
+        " large is not hidden, and each bucket has its latency: where another bucket_cap_mb makes the step"
+        " shorter, the replay says which. Avoid a copy with gradient_as_bucket_view, and set static_graph if"
+        " every step uses the same parameters. Leave find_unused_parameters off where none is unused.",
         when=(_RANKS, _DDP),
         what_if=WhatIf.GRADIENTS_OVERLAPPED,
         what_if_bound=True,
+        narrower=WhatIf.BUCKET_SIZE,
         basis=_GRADIENTS_HIDDEN,
         may_break="gradient_as_bucket_view: gradients must not be detached in place. static_graph: the graph"
         " must really be the same in every step.",
@@ -38,14 +39,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 model = DistributedDataParallel(
     model,
-    bucket_cap_mb=50,
+    bucket_cap_mb=None,
     gradient_as_bucket_view=True,
     static_graph=True,
 )""",
         undo="Remove the arguments.",
         verify=_LESS_EXPOSED,
         can_try=True,
-        options={"bucket_cap_mb": Option(kind="int"), "static_graph": Option(kind="bool")},
+        fills={"None": "{distributed.bucket_cap_mb}"},
+        options={
+            "bucket_cap_mb": Option(kind="int", of_run="{distributed.bucket_cap_mb}"),
+            "static_graph": Option(kind="bool"),
+        },
         edits=(
             KeywordEdit(
                 calls=("DistributedDataParallel", "DDP"),

@@ -23,9 +23,11 @@ from ..analyzers.sections.job_parts import job_parts
 from ..analyzers.sections.view_rows import loader_rows
 from ..analyzers.verdict import decide, order_causes
 from ..catalog.match import applicable, match
+from ..fleet.buckets import best_cap_mb, bucket_answer, of_one_rank
 from ..fleet.compare import Skew, compare_ranks
 from ..ingest import bundle as ingest
-from ..model.diagnosis import Diagnosis
+from ..model.codes import WhatIf
+from ..model.diagnosis import BucketSizes, Diagnosis, Fleet, WhatIfResult
 from ..model.run import HostFacts, JsonValue
 from ..model.view import StepTimeline
 from ..timeline.result import Timeline
@@ -34,7 +36,7 @@ from .all_ranks import Preview, Progress, read_job
 from .capture import capture_of, notes_of, outcome_of
 from .choice import best_pair, known_savings, verdicts_own_first
 from .counted import counters_of
-from .ranks import critical, other_versions
+from .ranks import critical, other_versions, summary_of
 from .reading import Reading
 from .trials import by_measurement, with_measured_pair
 
@@ -71,7 +73,11 @@ def diagnose_paths(
     reading = job.reading(critical(job.summaries, skew) if job.summaries else 0)
     lowest = job.reading(next((i for i, each in enumerate(job.summaries) if each.traced), 0))
     run, timeline, step = reading.basis.run, reading.timeline, reading.basis.summary
-    facts = _facts(reading, skew)
+    buckets = together.buckets
+    if not job.summaries and timeline.alone is not None:  # it communicates
+        buckets = of_one_rank(summary_of(reading))
+    other_buckets = _bucket_answer(buckets, together.fleet if job.summaries else None, step.true_ms)
+    facts = _facts(reading, skew, best_cap_mb(buckets, other_buckets))
     findings = find_all(facts)
     problems = [
         *gathered.problems,
@@ -80,7 +86,9 @@ def diagnose_paths(
         *reading.problems,
         *(run.warnings if run is not None else ()),
     ]
-    what_ifs = timeline.what_ifs if timeline.usable_what_ifs else {}
+    what_ifs = dict(timeline.what_ifs) if timeline.usable_what_ifs else {}
+    if other_buckets is not None and timeline.usable_what_ifs:
+        what_ifs[WhatIf.BUCKET_SIZE] = other_buckets
     compiled, compute = compile_summary(facts), compute_facts(facts)
     settings = dict(run.settings) if run is not None else {}
     matched = match(
@@ -125,6 +133,7 @@ def diagnose_paths(
         host=run.host if run is not None else HostFacts(),
         rank=reading.rank.rank,
         ranks=together.rows if len(job.summaries) > 1 else (),
+        buckets=buckets,
         fleet=together.fleet if len(job.ranks) > 1 or together.fleet.unread else None,
         counters=counters_of(lowest),
         workload=read_workload(lowest.basis.run, lowest.rank.loaders, lowest.basis.kept),
@@ -142,7 +151,16 @@ def diagnose_paths(
     )
 
 
-def _facts(reading: Reading, skew: Skew | None) -> Facts:
+def _bucket_answer(
+    found: BucketSizes | None, fleet: Fleet | None, true_ms: float | None
+) -> WhatIfResult | None:
+    """Return the step with gradient buckets of the best size: of all ranks together, or of the only one."""
+    if fleet is not None:
+        return next((each for each in fleet.what_ifs if each.question is WhatIf.BUCKET_SIZE), None)
+    return bucket_answer(found, step_ms=true_ms, basis="replay of this rank") if true_ms is not None else None
+
+
+def _facts(reading: Reading, skew: Skew | None, bucket_cap_mb: int | None) -> Facts:
     """Collect the facts by which the analyzers judge the deciding rank."""
     rank, run, timeline, step = reading.rank, reading.basis.run, reading.timeline, reading.basis.summary
     context = build_context(
@@ -152,7 +170,7 @@ def _facts(reading: Reading, skew: Skew | None) -> Facts:
         loaders=reading.basis.loaders if rank.loaders is not None else None,
         compile_facts=rank.compile,
         memory=reading.memory,
-        extra=_of_several(skew, bare=run is None),
+        extra=_of_several(skew, bucket_cap_mb, bare=run is None),
     )
     return Facts(
         timeline=timeline,
@@ -168,12 +186,16 @@ def _facts(reading: Reading, skew: Skew | None) -> Facts:
     )
 
 
-def _of_several(skew: Skew | None, *, bare: bool) -> dict[str, JsonValue]:
+def _of_several(skew: Skew | None, bucket_cap_mb: int | None, *, bare: bool) -> dict[str, JsonValue]:
     """Return the facts about several ranks; for bare traces, that there were at least as many."""
     if skew is None:
-        return {}
+        return {"distributed.bucket_cap_mb": bucket_cap_mb}
     ranks: dict[str, JsonValue] = {"distributed.world_size": len(skew.waits_ms)} if bare else {}
-    return {"comm.rank_skew_ms": skew.exposed_ms, **ranks}
+    return {
+        "comm.rank_skew_ms": skew.exposed_ms,
+        "distributed.bucket_cap_mb": bucket_cap_mb,
+        **ranks,
+    }
 
 
 def _of_rank(timeline: Timeline, rank: int) -> StepTimeline | None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..fleet.collectives import PackedCollectives, collectives_of, messages_ms, pack, stated_groups
 from ..fleet.compare import Skew
+from ..fleet.gradients import PackedGradients, gradients_of, pack_gradients
 from ..fleet.summary import AloneWithout, KernelSketch, RankSummary
 from ..model.codes import Part
 from ..model.finding import NEGLIGIBLE_SHARE
@@ -23,6 +24,7 @@ from ..timeline.lanes.alone import Alone, interrupted
 from ..timeline.steps.clock import step_times
 from ..timeline.steps.recorded import recorded_ms
 from ..timeline.steps.traced import Steps
+from ..timeline.trace.gradients import bucket_call_ms
 from .reading import Reading
 
 _AHEAD = 0.05
@@ -49,6 +51,10 @@ def summary_of(reading: Reading) -> RankSummary:
     turns = interrupted(trace) if trace is not None else {}
     recorded = recorded_ms(trace, steps) if trace is not None and steps is not None else np.zeros(0)
     properties = trace.meta.device_properties if trace is not None else ()
+    buckets = run.gradient_buckets if run is not None else []
+    found = None
+    if trace is not None and steps is not None and len(steps):
+        found = collectives_of(trace, steps, alone, timeline.waits, buckets)
     return RankSummary(
         rank=rank.rank,
         world_size=rank.world_size,
@@ -58,6 +64,7 @@ def summary_of(reading: Reading) -> RankSummary:
         kind=timeline.kind,
         torch=run.host.torch if run is not None else (trace.meta.torch_version or "") if trace else "",
         device=shorten(str(properties[0].get("name", "")), _NAME_WIDTH) if properties else "",
+        link_gbytes_per_s=run.devices[0].nvlink_gbytes_per_s if run is not None and run.devices else None,
         steps=len(steps) if steps is not None else 0,
         true_ms=timeline.true_ms,
         has_step=reading.basis.summary.true_ms is not None,
@@ -90,9 +97,13 @@ def summary_of(reading: Reading) -> RankSummary:
         peak_bytes=max((m.peak_bytes for m in reading.memory), default=0),
         whole=trace is None or not trace.meta.truncated,
         sites=_sites(reading),
-        collectives=pack(collectives_of(trace, steps, alone, timeline.waits))
-        if trace is not None and steps is not None and len(steps)
-        else PackedCollectives(),
+        collectives=pack(found) if found is not None else PackedCollectives(),
+        gradients=pack_gradients(gradients_of(alone, found, buckets))
+        if found is not None
+        else PackedGradients(),
+        bucket_call_ms=bucket_call_ms(trace) * timeline.true_ms / float(recorded.mean())
+        if trace is not None and len(recorded)
+        else 0.0,
         groups=stated_groups(trace.meta) if trace is not None and timeline.kind == "cpu" else (),
         messages_ms=messages_ms(trace, steps, timeline.waits)[-_STEPS:]
         if trace is not None and steps is not None

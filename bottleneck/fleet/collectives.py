@@ -9,7 +9,7 @@ its begin is the arrival of the rank.
 
 from __future__ import annotations
 
-import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,10 @@ from ..timeline.lanes.alone import PLACES, Alone, undisturbed
 from ..timeline.steps.traced import Steps
 from ..timeline.trace import intervals
 from ..timeline.trace.dialect import Kind
+from ..timeline.trace.gradients import backward_of, send_calls
 from ..timeline.trace.kernels import are_messages, is_collective, is_message
 from ..timeline.trace.table import NONE, Message, Trace, TraceMeta
+from .columns import Ints, packed, unpacked
 
 __all__ = [
     "BINS",
@@ -41,7 +43,6 @@ MOST = 4000
 """Collectives in a summary, of the last whole steps: 20 bytes each."""
 BINS = 8
 """Parts of equal length of a collective, in each of which the exposed time is noted."""
-Ints = NDArray[np.int64]
 StatedGroup = tuple[str, tuple[int, ...]]
 """Name, ranks."""
 
@@ -66,6 +67,8 @@ class Collectives:
     """Number in the process group; NONE where the trace does not tell."""
     step: Ints
     """Position of the step whose host part launched it; NONE outside all steps."""
+    backward: Ints
+    """By which backward pass DistributedDataParallel sent it as a bucket of gradients; NONE for others."""
     ready: Ints
     start: Ints
     end: Ints
@@ -79,11 +82,16 @@ class Collectives:
 
 
 def collectives_of(
-    trace: Trace, steps: Steps, alone: Alone | None = None, waits: Ints | None = None
+    trace: Trace,
+    steps: Steps,
+    alone: Alone | None = None,
+    waits: Ints | None = None,
+    buckets: Sequence[Sequence[int]] = (),
 ) -> Collectives:
     """Return the collectives of a trace: the last `MOST` of them, in whole steps where that is possible.
 
-    Without a device, `waits` are the stretches in which the training thread stands waiting.
+    Without a device, `waits` are the stretches in which the training thread stands waiting. `buckets` are
+    `Run.gradient_buckets`, which tell the size of a bucket where the trace does not.
     """
     rows = (
         trace.rows(Kind.KERNEL, named=is_collective)
@@ -95,15 +103,18 @@ def collectives_of(
     rows = rows[~are_messages(trace, rows)]
     ready = _ready(trace, rows)
     step = np.asarray(steps.which(ready), dtype=np.int64)
+    backward = _backward(trace, rows, ready if waits is None else _sent_by_host(trace, rows))
     kept = _last_steps(step, len(steps))
-    rows, ready, step = rows[kept], ready[kept], step[kept]
-    kinds, kind = _kinds(trace, rows, _queues(trace, rows) if waits is not None else None)
+    rows, ready, step, backward = rows[kept], ready[kept], step[kept], backward[kept]
+    size = _sizes(trace, rows, backward, [sum(each) for each in buckets])
+    kinds, kind = _kinds(trace, rows, size, _queues(trace, rows) if waits is not None else None)
     start, end = trace.ts_ns[rows].astype(np.int64), trace.end_of(rows)
     return Collectives(
         kinds=kinds,
         kind=kind,
         sequence=trace.group_sequence[rows].astype(np.int64),
         step=step,
+        backward=backward,
         ready=ready.astype(np.int64),
         start=start,
         end=end,
@@ -144,6 +155,37 @@ def _ready(trace: Trace, rows: Ints) -> Ints:
     launched[trace.activities] = trace.launched_by
     call = launched[rows]
     return np.where(call != NONE, trace.ts_ns[call], trace.ts_ns[rows])
+
+
+def _sent_by_host(trace: Trace, rows: Ints) -> Ints:
+    """Return when the host asked for collectives that threads of gloo make one after the other; else NONE."""
+    sums = np.flatnonzero(trace.named(_adds_up, rows))
+    calls = send_calls(trace)
+    out = np.full(len(rows), NONE, dtype=np.int64)
+    # Asked for in the trace and not yet done at its end are some of them.
+    if 0 < len(sums) <= len(calls):
+        out[sums[np.argsort(trace.ts_ns[rows[sums]], kind="stable")]] = trace.ts_ns[calls[: len(sums)]]
+    return out
+
+
+def _adds_up(name: str) -> bool:
+    return "allreduce" in name.lower().replace("_", "")
+
+
+def _backward(trace: Trace, rows: Ints, sent_ns: Ints) -> Ints:
+    """Return by which backward each collective was sent as a bucket of gradients; NONE for others."""
+    return np.where(trace.named(_adds_up, rows), backward_of(trace, sent_ns), NONE)
+
+
+def _sizes(trace: Trace, rows: Ints, backward: Ints, buckets: Sequence[int]) -> Ints:
+    """Return the bytes of each collective; of buckets, where the trace does not tell, those of DDP."""
+    out = trace.bytes[rows].astype(np.int64)
+    order = np.argsort(trace.ts_ns[rows], kind="stable")
+    for each in np.unique(backward[backward != NONE]).tolist():
+        sent = order[backward[order] == each]
+        if len(sent) == len(buckets) and (out[sent] == NONE).all():
+            out[sent] = buckets
+    return out
 
 
 def _last_steps(step: Ints, steps: int) -> NDArray[np.bool_]:
@@ -192,7 +234,9 @@ def _queues(trace: Trace, rows: Ints) -> Ints | None:
     return queues_of(np.asarray(list(map(int, threads)), dtype=np.int64))
 
 
-def _kinds(trace: Trace, rows: Ints, queues: Ints | None) -> tuple[tuple[tuple[Message, int], ...], Ints]:
+def _kinds(
+    trace: Trace, rows: Ints, size: Ints, queues: Ints | None
+) -> tuple[tuple[tuple[Message, int], ...], Ints]:
     found: dict[tuple[Message, int], int] = {}
     kind = np.empty(len(rows), dtype=np.int64)
     for i, row in enumerate(rows.tolist()):
@@ -202,7 +246,7 @@ def _kinds(trace: Trace, rows: Ints, queues: Ints | None) -> tuple[tuple[tuple[M
         message = (
             trace.messages[code] if code != NONE else Message(group, "", trace.name_of(row).partition("(")[0])
         )
-        kind[i] = found.setdefault((message, int(trace.bytes[row])), len(found))
+        kind[i] = found.setdefault((message, int(size[i])), len(found))
     return tuple(found), kind
 
 
@@ -243,7 +287,7 @@ def _ended_before(end: Ints) -> Ints:
 
 # -- in a file ---------------------------------------------------------------------------------------------
 
-_COLUMNS = ("kind", "sequence", "step", "ready", "start", "end", "alone", "exposed")
+_COLUMNS = ("kind", "sequence", "step", "backward", "ready", "start", "end", "alone", "exposed")
 _WIDE = {"alone": PLACES, "exposed": BINS}
 
 
@@ -257,51 +301,33 @@ def pack(found: Collectives) -> PackedCollectives:
     return PackedCollectives(
         count=len(found),
         kinds=tuple((m.group, m.ranks, m.collective, size) for m, size in found.kinds),
-        columns={name: _packed(column) for name, column in columns.items()},
+        columns={name: packed(column) for name, column in columns.items()},
     )
 
 
-def unpack(packed: PackedCollectives) -> Collectives:
+def unpack(stored: PackedCollectives) -> Collectives:
     """Return the columns again.
 
     Raises:
         ValueError: the bytes are not those of `pack`.
     """
-    if not 0 <= packed.count <= MOST or (not packed.columns.keys() >= set(_COLUMNS) and packed.count):
+    if not 0 <= stored.count <= MOST or (not stored.columns.keys() >= set(_COLUMNS) and stored.count):
         raise ValueError("not the columns of collectives")
-    if not packed.count:
+    if not stored.count:
         nothing = dict.fromkeys(_COLUMNS, np.zeros(0, dtype=np.int64))
         wide = {name: np.zeros((0, width), dtype=np.int64) for name, width in _WIDE.items()}
         return Collectives(kinds=(), **{**nothing, **wide})
-    lengths = {name: packed.count * _WIDE.get(name, 1) for name in _COLUMNS}
-    columns: dict[str, Any] = {name: _unpacked(packed.columns[name], n) for name, n in lengths.items()}
+    lengths = {name: stored.count * _WIDE.get(name, 1) for name in _COLUMNS}
+    columns: dict[str, Any] = {name: unpacked(stored.columns[name], n) for name, n in lengths.items()}
     if (
         columns["kind"].min() < 0
-        or columns["kind"].max() >= len(packed.kinds)
+        or columns["kind"].max() >= len(stored.kinds)
         or columns["step"].min() < NONE
     ):
         raise ValueError("not the columns of collectives")
     for name, width in _WIDE.items():
         # One place after the other: neighbours of one kind are alike.
-        columns[name] = columns[name].reshape(width, packed.count).T
+        columns[name] = columns[name].reshape(width, stored.count).T
     columns["end"] = columns["start"] + columns["end"]
     columns["ready"] = columns["start"] - columns["ready"]
-    return Collectives(kinds=tuple((Message(g, r, c), size) for g, r, c, size in packed.kinds), **columns)
-
-
-def _packed(column: Ints) -> bytes:
-    """Return the differences byte by byte, the lowest bytes first: most of the others are alike."""
-    flat = np.diff(column.ravel(), prepend=np.int64(0)).astype("<i8")
-    return zlib.compress(flat.view(np.uint8).reshape(-1, 8).T.tobytes(), 6)
-
-
-def _unpacked(data: bytes, count: int) -> Ints:
-    """Return so many values again; no more is decompressed than they need."""
-    try:
-        shuffled = np.frombuffer(zlib.decompressobj().decompress(data, 8 * count + 1), dtype=np.uint8)
-    except zlib.error as error:
-        raise ValueError(str(error)) from None
-    if len(shuffled) != 8 * count:
-        raise ValueError("a column of another length")
-    flat = np.ascontiguousarray(shuffled.reshape(8, -1).T).view("<i8").ravel()
-    return np.cumsum(flat, dtype=np.int64)
+    return Collectives(kinds=tuple((Message(g, r, c), size) for g, r, c, size in stored.kinds), **columns)

@@ -16,19 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model.codes import LateCause, Part
-from ..model.diagnosis import Fleet, PathPart, RankRow, Straggler, UnreadRank
+from ..model.diagnosis import BucketSizes, Fleet, PathPart, RankRow, Straggler, UnreadRank
 from ..model.finding import NEGLIGIBLE_SHARE
 from .account import Account, account_of
+from .buckets import bucket_answer, bucket_sizes
 from .causes import among_peers, cause_of, device_taken_ms, disturbed_ms, excess_ms, in_single_steps, site_of
 from .clock import Clock, align
-from .collectives import Collectives, unpack
 from .joint import JointProgram, host_program, joint_program
 from .match import Lane, Matched, match
 from .stragglers import Found, Late, find_late
-from .summary import RankSummary
+from .summary import RankSummary, lane_of
 from .traffic import collective_rows
 from .unnamed import told_apart
-from .what_if import answer
+from .what_if import TOGETHER
+from .what_if import answer as answer_together
 
 __all__ = ["NOTICED_ON_HOSTS", "Comparison", "Skew", "compare_ranks"]
 
@@ -70,13 +71,14 @@ class Comparison:
     skew: Skew | None
     rows: tuple[RankRow, ...]
     """In the order of the summaries."""
+    buckets: BucketSizes | None = None
 
 
 def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank] = ()) -> Comparison:
     """Compare ranks; `unread` are those that have no summary."""
     left_out = [*unread, *_not_whole(summaries)]
     able = [i for i, s in enumerate(summaries) if s.whole and s.has_step and s.traced]
-    lanes = {i: _lane(summaries[i]) for i in able}
+    lanes = {i: lane_of(summaries[i]) for i in able}
     hosts = any(summaries[i].kind == "cpu" for i in able)
     if any(summaries[i].groups and len(lanes[i].collectives) for i in able):
         named = told_apart(list(lanes.values()), [summaries[i].groups for i in able])
@@ -122,31 +124,28 @@ def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank]
     worth = NOTICED_ON_HOSTS if hosts else NEGLIGIBLE_SHARE
     found, step_ms = _late(account, mine, sent, groups, worth=worth)
     errors = clock.error_ns[np.isfinite(clock.error_ns)]
+    traffic, links = collective_rows(at, matched, account.scale, mine)
     fleet = msgspec.structs.replace(
         fleet,
         clock_error_us=float(errors.max()) / 1e3 if len(errors) else None,
         collectives=sum(len(group.rows) for group in matched.groups),
         unmatched=int(matched.unmatched.max()) if len(matched.unmatched) else 0,
-        collective_rows=collective_rows(at, matched, account.scale),
+        collective_rows=traffic,
+        links=links,
     )
-    program = joint_program(at, matched, clock, account, mine) if matched.groups else None
+    program = joint_program(at, matched, clock, account.scale, mine) if matched.groups else None
     fleet = _fleet(fleet, found, account, mine, program, step_ms=step_ms)
     rows = _rows(account, able, summaries, fleet, found)
-    return Comparison(fleet=fleet, skew=_skew(account, able, summaries), rows=rows)
+    buckets = bucket_sizes(program, mine, step_ms=step_ms) if program is not None else None
+    answer = bucket_answer(buckets, step_ms=step_ms, basis=TOGETHER)
+    if answer is not None:
+        fleet = msgspec.structs.replace(fleet, what_ifs=(*fleet.what_ifs, answer))
+    return Comparison(fleet=fleet, skew=_skew(account, able, summaries), rows=rows, buckets=buckets)
 
 
 def _only_messages(summary: RankSummary) -> bool:
     """Tell a stage of a pipeline that exchanges nothing with all others together."""
     return bool(summary.messages_ms) and not summary.counters.get("collectives")
-
-
-def _lane(summary: RankSummary) -> Lane:
-    collectives: Collectives = unpack(summary.collectives)
-    return Lane(
-        collectives=collectives,
-        steps=summary.steps,
-        numbers=np.asarray(summary.step_numbers, dtype=np.int64),
-    )
 
 
 def _sent(lane: Lane, k: int, matched: Matched) -> frozenset[tuple[str, int]]:
@@ -252,7 +251,7 @@ def _fleet(
     """Add what the ranks say together: who is late and why, and the step without a cause."""
     disturbed = disturbed_ms(summaries, found.sent, account.kernel_waits_ms * account.scale)
     answered = (
-        answer(program, found, account, summaries, step_ms=step_ms, disturbed=disturbed)
+        answer_together(program, found, account, summaries, step_ms=step_ms, disturbed=disturbed)
         if program is not None
         else None
     )

@@ -23,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..stats.spread import median_of_others
-from .account import Account
+from ..timeline.trace.table import NONE
 from .clock import Clock
 from .match import Lane, Matched
 from .summary import RankSummary
 
-__all__ = ["Join", "JointEdit", "JointProgram", "PathPart", "host_program", "joint_program"]
+__all__ = ["At", "Join", "JointEdit", "JointProgram", "PathPart", "host_program", "joint_program"]
 
 _NOTHING = 1e-4
 """Of a step: less than that on its path is rounding."""
@@ -39,7 +39,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-class _At(IntEnum):
+class At(IntEnum):
     """Columns of the places of a collective, as in `Alone.places`."""
 
     LAUNCH = 0
@@ -59,6 +59,11 @@ class Join:
     places_ms: Floats
     """(m, PLACES), since the window's begin on each rank."""
     transfer_ms: float
+    collective: str = ""
+    size: int = NONE
+    """Bytes; NONE: nothing tells."""
+    backward: int = NONE
+    """See `Collectives.backward`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,16 +151,16 @@ class JointProgram:
                 behind = device[:, of]
                 # Where the host has waited for its device since the last collective, it is as late as the
                 # device was; what the device has waited since a wait before that is not the host's.
-                waited = join.places_ms[:, _At.SYNCED] > synced[of]
-                synced[of] = join.places_ms[:, _At.SYNCED]
-                tied = np.where(waited, behind + at[_At.SYNCED_DONE] - at[_At.SYNCED], 0.0)
+                waited = join.places_ms[:, At.SYNCED] > synced[of]
+                synced[of] = join.places_ms[:, At.SYNCED]
+                tied = np.where(waited, behind + at[At.SYNCED_DONE] - at[At.SYNCED], 0.0)
                 host[:, of] = np.maximum(host[:, of], tied)
-                paced = host[:, of] + at[_At.LAUNCH]
-                own = np.maximum(paced, behind + at[_At.DONE])
+                paced = host[:, of] + at[At.LAUNCH]
+                own = np.maximum(paced, behind + at[At.DONE])
                 arrival = np.maximum(own.max(axis=1), free.get(join.group, -np.inf))
                 end = arrival + join.transfer_ms * factor
                 free[join.group] = end
-                needs = end[:, None] - at[_At.NEEDED]
+                needs = end[:, None] - at[At.NEEDED]
                 if trace:
                     k = int(own[0].argmax())
                     told.arrival[following], told.end[following] = arrival[0], end[0]
@@ -214,11 +219,11 @@ class _Cut:
         whole = self._gone + rest - room
         self._so_far = np.concatenate([np.zeros_like(whole[:, :, :1]), np.cumsum(whole, axis=2)], axis=2)
 
-    def moved(self, places: Floats, of: Ints, step: int) -> dict[_At, Floats]:
+    def moved(self, places: Floats, of: Ints, step: int) -> dict[At, Floats]:
         """Return the places of a collective under each edit, (edits, m)."""
         out = {}
-        for at in _At:
-            side = 0 if at in (_At.LAUNCH, _At.SYNCED) else 1
+        for at in At:
+            side = 0 if at in (At.LAUNCH, At.SYNCED) else 1
             place = places[:, at] - self._zero[of, side]
             begin, end = self._edges[of, step, side], self._edges[of, step + 1, side]
             low, high = self._from[of, step, side], self._to[of, step, side]
@@ -261,7 +266,7 @@ def _longest_beside_others(program: JointProgram, edges: Floats) -> tuple[Floats
             if join.step != step:
                 break
             following += 1
-            look(join.members, step, join.places_ms[:, : _At.NEEDED] - program.edges_ms[join.members, 0])
+            look(join.members, step, join.places_ms[:, : At.NEEDED] - program.edges_ms[join.members, 0])
         look(np.arange(len(edges)), step, edges[:, step + 1])
     return low, high, whole
 
@@ -276,7 +281,7 @@ def host_program(work_ms: Floats, transfer_ms: float) -> JointProgram:
             group=0,
             step=step,
             members=np.arange(n),
-            places_ms=np.repeat(until[:, step + 1, None], len(_At), axis=1),
+            places_ms=np.repeat(until[:, step + 1, None], len(At), axis=1),
             transfer_ms=transfer_ms,
         )
         for step in range(steps)
@@ -288,10 +293,13 @@ def joint_program(
     lanes: Sequence[Lane],
     matched: Matched,
     clock: Clock,
-    account: Account,
+    scale: Floats,
     summaries: Sequence[RankSummary],
 ) -> JointProgram | None:
-    """Build the program of ranks with matched collectives; None where a rank has no replay of its own."""
+    """Build the program of ranks with matched collectives; None where a rank has no replay of its own.
+
+    `scale`, (n,), is from the traced to the true step.
+    """
     traced = min(len(s.alone_edges_ms) for s in summaries) - 1
     # A host that runs ahead has no begin of its first step: that only sets the begin of the next.
     steps = _replayed(matched, traced if all(s.kind == "cpu" for s in summaries) else traced - 1)
@@ -304,12 +312,21 @@ def joint_program(
         rows = group.rows[inside]
         columns = [lanes[m].collectives for m in group.members.tolist()]
         places = np.stack([c.alone[rows[:, k]] for k, c in enumerate(columns)], axis=1) / 1e6
-        transfer = (group.lengths_ns(lanes)[inside] / 1e6 * account.scale[group.members]).min(axis=1)
+        transfer = (group.lengths_ns(lanes)[inside] / 1e6 * scale[group.members]).min(axis=1)
         moments = _moments(columns[0].end[rows[:, 0]], int(group.members[0]), clock)
         for i, at in enumerate(inside.tolist()):
             step = steps + int(group.step[at])
+            first = rows[i, 0]
+            message, size = columns[0].kinds[columns[0].kind[first]]
             join = Join(
-                group=g, step=step, members=group.members, places_ms=places[i], transfer_ms=float(transfer[i])
+                group=g,
+                step=step,
+                members=group.members,
+                places_ms=places[i],
+                transfer_ms=float(transfer[i]),
+                collective=message.collective,
+                size=size,
+                backward=int(columns[0].backward[first]),
             )
             joins.append((step, float(moments[i]), join))
     joins.sort(key=lambda each: each[:2])

@@ -83,8 +83,8 @@ class Matched:
     """That the lanes have in common."""
 
 
-def match(lanes: Sequence[Lane]) -> Matched:
-    """Match the collectives of several ranks."""
+def match(lanes: Sequence[Lane], *, least: int = 2) -> Matched:
+    """Match the collectives of several ranks; a group has at least `least` of them."""
     shared = _shared_numbers(lanes)
     numbered = shared is not None
     labels = [_labels(lane, shared) for lane in lanes]
@@ -95,7 +95,7 @@ def match(lanes: Sequence[Lane]) -> Matched:
     found: list[Group] = []
     unmatched = np.array([len(lane.collectives) for lane in lanes], dtype=np.int64)
     for (name, ranks), own in members.items():
-        if len(own) < 2:
+        if len(own) < least:
             continue
         mine = [_of_group(lanes[i].collectives, name, ranks) for i in own]
         keys = _keys([lanes[i].collectives for i in own], mine, [labels[i] for i in own], numbered=numbered)
@@ -103,7 +103,7 @@ def match(lanes: Sequence[Lane]) -> Matched:
         # Of the same job are those that have what most have.
         usual = values[counts * 2 > len(own)] if len(own) > 2 else values[counts == len(own)]
         kept = [k for k, key in enumerate(keys) if len(key) and np.isin(key, usual).mean() >= _IN_COMMON]
-        if len(kept) < 2:
+        if len(kept) < least:
             continue
         values, counts = np.unique(np.concatenate([keys[k] for k in kept]), return_counts=True)
         common = values[counts == len(kept)]

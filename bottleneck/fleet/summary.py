@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from .. import __version__
 from ..errors import InputError
@@ -24,10 +25,12 @@ from ..model.codes import LateCause, WhatIf
 from ..model.run import SourceSite
 from ..runs.store import write_atomically
 from .collectives import PackedCollectives, unpack
+from .gradients import PackedGradients, unpack_gradients
+from .match import Lane
 
-__all__ = ["FORMAT", "AloneWithout", "RankSummary", "content_hash", "load", "store"]
+__all__ = ["FORMAT", "AloneWithout", "RankSummary", "content_hash", "lane_of", "load", "store"]
 
-FORMAT = 6
+FORMAT = 7
 """Raised when a field of the summary changes its meaning, or how it is made."""
 _CHUNK_BYTES = 1 << 20
 _MOST_BYTES = 1 << 20
@@ -67,6 +70,8 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = "gpu"
     torch: str = ""
     device: str = ""
+    link_gbytes_per_s: float | None = None
+    """What the driver says of its device's links: see `DeviceFacts.nvlink_gbytes_per_s`."""
     steps: int = 0
     true_ms: float = 0.0
     has_step: bool = True
@@ -107,6 +112,9 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     sites: dict[str, SourceSite] = {}
     """Part -> where most of it stands in the source."""
     collectives: PackedCollectives = PackedCollectives()
+    gradients: PackedGradients = PackedGradients()
+    bucket_call_ms: float = 0.0
+    """What the host takes to send one bucket of gradients."""
     groups: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Process groups that its collectives may be of; only where the trace does not tell which ones are."""
     messages_ms: tuple[tuple[float, float, int], ...] = ()
@@ -121,6 +129,15 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     def traced(self) -> bool:
         """It has recorded steps; False for a rank that was only timed."""
         return self.steps > 0
+
+
+def lane_of(summary: RankSummary) -> Lane:
+    """Return what of a rank takes part in the matching."""
+    return Lane(
+        collectives=unpack(summary.collectives),
+        steps=summary.steps,
+        numbers=np.asarray(summary.step_numbers, dtype=np.int64),
+    )
 
 
 class _Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,6 +176,7 @@ def load(trace: Path | None, content: str) -> RankSummary | None:
         try:
             stored = msgspec.msgpack.decode(read_file(place, most_bytes=_MOST_BYTES), type=_Stored)
             steps = unpack(stored.summary.collectives).step
+            unpack_gradients(stored.summary.gradients)
         except (InputError, msgspec.DecodeError, ValueError):
             continue
         fits = not len(steps) or int(steps.max()) < stored.summary.steps

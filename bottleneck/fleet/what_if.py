@@ -21,7 +21,7 @@ from .joint import JointEdit, JointProgram
 from .stragglers import Found, excess_of
 from .summary import RankSummary
 
-__all__ = ["MAX_JOINT_ERROR", "Answered", "answer"]
+__all__ = ["MAX_JOINT_ERROR", "TOGETHER", "Answered", "answer"]
 
 MAX_JOINT_ERROR = 0.10
 """Of the step, that the replay of the ranks may miss it by; above it nothing is drawn from it."""
@@ -29,7 +29,7 @@ _MOST_LATE = 24
 """Late sets that are priced by the replay, the most expensive ones."""
 _NOTHING = 1e-3
 """Savings below this share of the step are rounding."""
-_TOGETHER = "replay of all ranks together"
+TOGETHER = "replay of all ranks together"
 
 Floats = NDArray[np.float64]
 
@@ -125,7 +125,7 @@ def answer(
                     question=question,
                     step_ms=step,
                     saves_ms=step_ms - step,
-                    basis=f"{_TOGETHER}, {basis}",
+                    basis=f"{TOGETHER}, {basis}",
                     bound=bound,
                 )
             )

@@ -508,6 +508,37 @@ def sends_buffers(modules: Iterable[torch.nn.Module]) -> bool:
     )
 
 
+def gradient_buckets(modules: Iterable[torch.nn.Module]) -> list[list[int]]:
+    """Return the bytes of each gradient, by the buckets in which DDP sends them, in its own order.
+
+    Empty where no module is in DDP, where several are, and where DDP has not laid its buckets out by the
+    order of the gradients yet: it does so in its second backward, and never with unused parameters.
+    """
+    found = []
+    for module in modules:
+        told = getattr(getattr(module, "logger", None), "_get_ddp_logging_data", None)
+        facts = dict(told().strs_map) if told is not None else {}
+        if not facts.get("rebuilt_per_bucket_param_indices"):
+            continue
+        ignored = getattr(module, "parameters_to_ignore", ())
+        sent = [
+            parameter.numel() * parameter.element_size()
+            for name, parameter in module.module.named_parameters()
+            if parameter.requires_grad and name not in ignored
+        ]
+        buckets = [
+            list(map(int, each.split())) for each in facts["rebuilt_per_bucket_param_indices"].split(",")
+        ]
+        sizes = [int(each) for each in facts["rebuilt_bucket_sizes"].split(",")]
+        if max(map(max, buckets)) >= len(sent):
+            continue
+        gradients = [[sent[i] for i in bucket] for bucket in buckets]
+        # What DDP counts is right; a parameter that it sends in another type is not told apart.
+        if [sum(each) for each in gradients] == sizes:
+            found.append(gradients)
+    return found[0] if len(found) == 1 else []
+
+
 def missing_bytes(parameter: torch.Tensor) -> int:
     """Return the bytes of a parameter that FSDP keeps on other ranks."""
     # FSDP1 flattens the parameters of a module, FSDP2 makes them DTensors.

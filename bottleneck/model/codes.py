@@ -107,6 +107,7 @@ class WhatIf(str, Enum):
     NO_LATE_RANK = "no-late-rank"
     RANKS_EVEN = "ranks-even"
     NETWORK_TWICE = "network-twice-as-fast"
+    BUCKET_SIZE = "bucket-size"
 
 
 LateCause = Literal[

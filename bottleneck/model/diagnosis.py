@@ -187,8 +187,66 @@ class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
     """Of one, once all ranks are there; the median."""
     gbytes_per_s: float | None = None
     """Bytes over that time; where others run beside it, less than the link gives."""
+    bus_gbytes_per_s: float | None = None
+    """What the slowest link must have carried in one direction for that, by NCCL's definition (bus bandwidth,
+    nccl-tests, PERFORMANCE.md): comparable between kinds and with the link. None: of other kinds."""
+    latency_ms: float | None = None
+    """What `LinkRow.latency_ms` says of the time of one, no more than all of it."""
     waits_ms: float
     """Per step and rank: inside the collective until the last rank comes, hidden or not."""
+
+
+class LinkRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What the collectives of one kind, in process groups of one size, show of the link."""
+
+    collective: str
+    ranks: int
+    groups: int = 1
+    example: str = ""
+    """As in `CollectiveRow`."""
+    best_bus_gbytes_per_s: float
+    """The best bus bandwidth that those of one size reached; the median of that size."""
+    best_bytes: int
+    """That size."""
+    latency_ms: float | None = None
+    """Time = latency + bytes / bandwidth, fitted to their sizes. None: nothing shows it, as where they have
+    one size, or sizes that are alike."""
+    link_gbytes_per_s: float | None = None
+    """What the driver says that the NVLinks of a device carry in one direction. None: not measured, or the
+    ranks are not known to be on one machine."""
+
+
+class BucketRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The step with gradient buckets of one size."""
+
+    cap_bytes: int | None
+    """bucket_cap_mb of DistributedDataParallel, in bytes: a bucket is closed when it holds as much. None: all
+    gradients are in one."""
+    buckets: int
+    """In a backward pass."""
+    step_ms: float
+    step_at_most_ms: float
+    """With a bandwidth that is lower by two standard errors."""
+
+
+class BucketSizes(msgspec.Struct, frozen=True, kw_only=True):
+    """The step by size of the buckets in which DistributedDataParallel sends gradients."""
+
+    buckets: int
+    """In a backward pass, as it was."""
+    bytes: int | None = None
+    """Of all gradients."""
+    largest_bytes: int | None = None
+    """Of the largest bucket, as it was."""
+    rows: tuple[BucketRow, ...] = ()
+    """By size, the smallest first; of sizes that make the same buckets the smallest one."""
+    latency_ms: float | None = None
+    """Time of a collective = latency + bytes / bandwidth, fitted to those of the run."""
+    gbytes_per_s: float | None = None
+    replay_error: float | None = None
+    """|replayed - true| / true of the step as it was."""
+    unknown: str = ""
+    """What is not known, and why."""
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,6 +268,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """What the step consists of, following the ranks that the others wait for; the parts add up to it."""
     collective_rows: tuple[CollectiveRow, ...] = ()
     """By kind and size, those that take most time first."""
+    links: tuple[LinkRow, ...] = ()
+    """By kind, in the order of the rows."""
     clock_error_us: float | None = None
     """How far apart the ends of one collective still lie on two ranks, once their clocks are aligned by them
     (robust spread, on the worst rank). None: no collectives in common."""
@@ -313,6 +373,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     rank: int = 0
     """The rank that these figures belong to: of several, the one that decides the step."""
     ranks: tuple[RankRow, ...] = ()
+    buckets: BucketSizes | None = None
+    """None: DistributedDataParallel sent no gradients, or there was no replay."""
     fleet: Fleet | None = None
     """The ranks together; None for a single one."""
     counters: StepCounters | None = None

@@ -148,6 +148,9 @@ class DeviceFacts(_Record, frozen=True, kw_only=True):
     multiprocessors: int | None = None
     driver: str | None = None
     memory_fraction_cap: float | None = None
+    nvlink_gbytes_per_s: float | None = None
+    """Of all its NVLinks that are up together, in one direction, GB/s (1e9), as the driver says; None: there
+    are none, it does not say, or the process was in no job of several."""
 
 
 class HostFacts(_Record, frozen=True, kw_only=True):
@@ -330,6 +333,9 @@ class Run(_Record, frozen=True, kw_only=True):
     settings: dict[str, JsonValue] = {}
     """Settings in force, read when the trace window ended; keys in harness/facts/settings.py."""
     optimizers: list[OptimizerFacts] = []
+    gradient_buckets: list[list[int]] = []
+    """Bytes of each gradient, by the buckets in which DistributedDataParallel sends them, in its own order.
+    Empty where it does not say, or none is used."""
     sites: list[SiteTime] = []
     """User lines of fetch, forward, backward, optimizer.step, zero_grad, as seen while learning."""
     loops: list[LoopTime] = []

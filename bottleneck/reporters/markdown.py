@@ -20,8 +20,10 @@ from .rows.fixes import FixRow, combination_line, fix_rows, useless_rows
 from .rows.fleet import (
     account_rows,
     bubble_line,
+    bucket_lines,
     clock_line,
     late_lines,
+    link_lines,
     path_line,
     together_lines,
     traffic_rows,
@@ -119,15 +121,17 @@ def _ranks(diagnosis: Diagnosis, *, whole: bool) -> list[str]:
         map(astuple, account_rows(diagnosis, most=_MOST_RANKS if whole else _RANKS)),
     )
     lines += ["", *ranks] if ranks else []
-    together = together_lines(diagnosis)
+    together = [*together_lines(diagnosis), *bucket_lines(diagnosis)]
     if together:
         lines += ["", "What if, on all ranks together:", "", *(f"- {escape(text)}" for text in together)]
     traffic = table(
-        "| collective | ranks | size | per step | transfer of one, ms | GB/s | waiting per step, ms |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| collective | ranks | size | per step | transfer of one, ms | GB/s | waiting per step, ms "
+        "| of the best bandwidth | of its time latency |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
         map(astuple, traffic_rows(diagnosis)[: None if whole else _RANKS]),
     )
-    return [*lines, "", *traffic] if traffic else lines
+    links = [f"- {escape(text)}" for text in link_lines(diagnosis)]
+    return [*lines, "", *traffic, *(["", *links] if links else [])] if traffic else lines
 
 
 def _code(diagnosis: Diagnosis) -> list[str]:

@@ -28,8 +28,10 @@ from .rows.diagnosis import (
 from .rows.fleet import (
     account_rows,
     bubble_line,
+    bucket_lines,
     clock_line,
     late_lines,
+    link_lines,
     path_line,
     together_lines,
     traffic_rows,
@@ -226,16 +228,24 @@ def _ranks_together(page: Page, diagnosis: Diagnosis) -> None:
         page.line(("lateness, ranks from left to right, a line per step", "dim"))
     for text in lines:
         page.line(text, indent=2)
-    for text in filter(None, [bubble_line(diagnosis), path_line(diagnosis), *together_lines(diagnosis)]):
+    said = [
+        bubble_line(diagnosis),
+        path_line(diagnosis),
+        *together_lines(diagnosis),
+        *bucket_lines(diagnosis),
+    ]
+    for text in filter(None, said):
         page.line(text)
     rows = traffic_rows(diagnosis) if page.width >= NARROW else []
     if rows:
-        head = f"{'collective':<24}{'ranks':>6} {'size':>9} {'a step':>7} {'ms':>7} {'GB/s':>6} {'waits':>7}"
-        page.line((head, "dim"))
+        head = f"{'collective':<18}{'ranks':>5} {'size':>9} {'a step':>6} {'ms':>6} {'GB/s':>5} {'waits':>6}"
+        page.line((f"{head} {'of best':>7} {'latency':>7}", "dim"))
     for row in rows:
-        kind, ranks = shorten(row.kind, 23), row.ranks.partition(" ")[0]
-        figures = f"{row.per_step:>7} {row.transfer:>7} {row.rate:>6} {row.waits:>7}"
-        page.line(f"{kind:<24}{ranks:>6} {row.size:>9} {figures}")
+        kind, ranks = shorten(row.kind, 17), row.ranks.partition(" ")[0]
+        figures = f"{row.per_step:>6} {row.transfer:>6} {row.rate:>5} {row.waits:>6}"
+        page.line(f"{kind:<18}{ranks:>5} {row.size:>9} {figures} {row.of_best:>7} {row.latency:>7}")
+    for text in link_lines(diagnosis):
+        page.line(text)
     clock = clock_line(diagnosis)
     if clock:
         page.line((clock, "dim"))

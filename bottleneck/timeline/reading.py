@@ -98,7 +98,9 @@ def _read(reader: Reader) -> Timeline:
         alone_host_ms=asker.lengths_ms(Edit(duration=0.0))
         if alone is not None and reader.kind == "gpu"
         else (),
-        alone=asker.alone(alone) if alone is not None else None,
+        alone=asker.alone(alone, reader.trace if reader.kind == "gpu" else None)
+        if alone is not None
+        else None,
         alone_without=asker.alone_without(questions, alone) if alone is not None else {},
         input_call=facts.input_call if WhatIf.BATCHES_HANDED_OVER not in answers.results else None,
         pauses_ms=tuple((program.host_work.pauses_ns / 1e6).tolist()),

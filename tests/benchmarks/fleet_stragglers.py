@@ -35,7 +35,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from recorded.cases import CASES
 
 from torch_bottleneck.diagnose.all_ranks import read_job
-from torch_bottleneck.fleet.collectives import BINS, Collectives, PackedCollectives, _packed, pack, unpack
+from torch_bottleneck.fleet.collectives import BINS, Collectives, PackedCollectives, pack, unpack
+from torch_bottleneck.fleet.columns import packed
 from torch_bottleneck.fleet.compare import compare_ranks
 from torch_bottleneck.fleet.summary import RankSummary
 from torch_bottleneck.ingest.bundle import load
@@ -144,6 +145,7 @@ def make(pair: list[Base], planned: Plan, rng: np.random.Generator) -> list[Rank
                     kind=np.tile(pair[0].step.kind, STEPS),
                     sequence=np.full(STEPS * PER_STEP, -1),
                     step=np.repeat(np.arange(STEPS), PER_STEP),
+                    backward=np.full(STEPS * PER_STEP, -1),
                     ready=begin - 20_000,
                     start=begin,
                     end=end,
@@ -156,9 +158,9 @@ def make(pair: list[Base], planned: Plan, rng: np.random.Generator) -> list[Rank
         until = np.cumsum(alone)
         places = np.zeros((STEPS * PER_STEP, PLACES))
         places[:, :3] = np.repeat(until * 1e6, PER_STEP)[:, None]
-        moved = {"start": _packed(begin), "end": _packed(length), "exposed": _packed(exposed.T)}
-        moved["alone"] = _packed(places.astype(np.int64).T)
-        packed = msgspec.structs.replace(alike, columns={**alike.columns, **moved})
+        moved = {"start": packed(begin), "end": packed(length), "exposed": packed(exposed.T)}
+        moved["alone"] = packed(places.astype(np.int64).T)
+        packed_rank = msgspec.structs.replace(alike, columns={**alike.columns, **moved})
         step_ms = np.diff(ends_ms, prepend=0.0)
         out.append(
             msgspec.structs.replace(
@@ -174,7 +176,7 @@ def make(pair: list[Base], planned: Plan, rng: np.random.Generator) -> list[Rank
                 own_work_ms=_own_work(base, planned, rank, rng),
                 budget=_budget(base, planned, rank),
                 runs_ahead=False,
-                collectives=packed,
+                collectives=packed_rank,
             )
         )
     return out

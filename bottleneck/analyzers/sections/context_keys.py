@@ -19,6 +19,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "distributed.world_size": "int",
     "distributed.units": "int: modules that FSDP gathers by themselves",
     "distributed.sends_buffers": "bool: DDP sends the model's buffers to all ranks before each forward",
+    "distributed.bucket_cap_mb": "int: the size of DDP's buckets that makes the step shortest",
     "distributed.searches_in_vain": "bool: DDP looks for unused parameters, and none was unused",
     "distributed.module": 'str: "ddp", "fsdp", "dp" or "none"',
     # step

@@ -17,6 +17,7 @@ import torch
 
 from ...model.run import DeviceFacts, HostFacts
 from ...runs.environment import cgroup_files, first_affinity, usable_cores
+from ..driver import nvlink_gbytes_per_s
 
 REPORTED_PACKAGES = (
     "numpy",
@@ -93,7 +94,18 @@ def _cuda_facts(index: int) -> DeviceFacts:
         multiprocessors=int(properties.multi_processor_count),
         driver=_driver_version(),
         memory_fraction_cap=cap if cap is not None and cap < 1.0 else None,
+        nvlink_gbytes_per_s=_nvlink(properties),
     )
+
+
+def _nvlink(properties: Any) -> float | None:
+    # The driver takes some milliseconds to be asked: only where several ranks may use the links.
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    with contextlib.suppress(Exception):
+        return nvlink_gbytes_per_s(str(properties.uuid))
+    return None
 
 
 def _is_used(index: int) -> bool:

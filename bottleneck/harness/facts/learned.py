@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .. import torch_private
 from ..events.copied import CopiedBook
 from ..lines.loop_lines import LoopLines
 from ..lines.sites import SiteBook
@@ -109,8 +110,10 @@ class Learned:
             devices=read_devices(),
             tracked=open_runs(),
         )
-        self.submodules = sum(sum(1 for _ in root.modules()) - 1 for root in self._seen.roots)
+        roots = self._seen.roots
+        self.submodules = sum(sum(1 for _ in root.modules()) - 1 for root in roots)
         self._seen.release()
+        store.update(gradient_buckets=torch_private.gradient_buckets(roots))
 
     def entries(self) -> list[SiteTime]:
         """Return the user's lines, by phase and by part of the loop."""

@@ -12,9 +12,10 @@ import ctypes
 import sys
 from typing import Any, NamedTuple
 
+from ..driver import LIBRARY, ask
+
 __all__ = ["LIBRARY", "REASONS", "SM_CLOCK", "DeviceLook", "DeviceState", "ask"]
 
-LIBRARY = "libnvidia-ml.so.1"
 SM_CLOCK = 1
 """nvmlClockType_t: that of the multiprocessors."""
 _GPU_TEMPERATURE = 0
@@ -26,14 +27,6 @@ REASONS = {
     0x80: "its power supply",
 }
 """nvmlClocksThrottleReasons (nvml.h): those that hold a busy device back."""
-
-
-def ask(library: Any, name: str, *words: Any, kind: Any = ctypes.c_uint) -> int | None:
-    """Return the one number that a function of NVML gives; None where it fails or is not there."""
-    answer, function = kind(), getattr(library, name, None)
-    if function is None or function(*words, ctypes.byref(answer)) != 0:
-        return None
-    return int(answer.value)
 
 
 class DeviceLook(NamedTuple):

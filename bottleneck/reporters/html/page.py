@@ -16,7 +16,15 @@ from ..rows.code import code_rows, flame_blocks
 from ..rows.compiler import compile_section, compute_facts, math_rows
 from ..rows.diagnosis import CauseRow, cause_rows, device_line, headline
 from ..rows.fixes import combination_line, fix_rows, useless_rows
-from ..rows.fleet import bubble_line, late_lines, path_line, together_lines, traffic_rows
+from ..rows.fleet import (
+    bubble_line,
+    bucket_lines,
+    late_lines,
+    link_lines,
+    path_line,
+    together_lines,
+    traffic_rows,
+)
 from ..rows.heat import heat_map
 from ..rows.job import job_rows
 from ..rows.memory import memory_sections
@@ -94,8 +102,9 @@ def build(diagnosis: Diagnosis) -> SimpleNamespace:
         path=path_line(diagnosis),
         heat=heat,
         heat_most=milliseconds(heat.most_ms) if heat is not None else "",
-        together=tuple(together_lines(diagnosis)),
+        together=(*together_lines(diagnosis), *bucket_lines(diagnosis)),
         traffic=tuple(traffic_rows(diagnosis)),
+        links=tuple(link_lines(diagnosis)),
         quality=diagnosis.capture.quality,
         capture=tuple(capture_line(diagnosis).split("; ")[1:]),
         problems=tuple(clean(text) for text in diagnosis.capture.problems),

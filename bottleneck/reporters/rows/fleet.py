@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...model.diagnosis import Diagnosis, Fleet, RankRow, Straggler
+from ...model.codes import WhatIf
+from ...model.diagnosis import CollectiveRow, Diagnosis, Fleet, LinkRow, RankRow, Straggler
 from ...model.finding import NEGLIGIBLE_SHARE
 from ...model.words import byte_size, clean, milliseconds, percent, place
 from .diagnosis import answer_lines, root_of
@@ -54,12 +55,35 @@ class TrafficRow:
     transfer: str
     rate: str
     waits: str
+    of_best: str
+    """Its bus bandwidth beside the best that one of its kind reached in the run."""
+    latency: str
+    """What the fitted latency is of its time."""
 
 
 def together_lines(diagnosis: Diagnosis) -> list[str]:
     """Say what the replay of all ranks together answers."""
     fleet = diagnosis.fleet
     return answer_lines(fleet.what_ifs, like=fleet.step_ms) if fleet is not None else []
+
+
+def bucket_lines(diagnosis: Diagnosis) -> list[str]:
+    """Say how long the step is with gradient buckets of other sizes, where one of them gains, or why not."""
+    found, fleet = diagnosis.buckets, diagnosis.fleet
+    if found is None:
+        return []
+    what = "Not known" if found.rows else "Gradient buckets of other sizes: not known"
+    unknown = [f"{what}: {clean(found.unknown)}"] if found.unknown else []
+    answers = (*diagnosis.what_ifs, *(fleet.what_ifs if fleet is not None else ()))
+    if not any(each.question is WhatIf.BUCKET_SIZE for each in answers):
+        return unknown if not found.rows else []
+    like = max(row.step_ms for row in found.rows)
+    told = [
+        f"{byte_size(row.cap_bytes) if row.cap_bytes is not None else 'all in one'}"
+        f" {milliseconds(row.step_ms, like=like)} ms"
+        for row in found.rows
+    ]
+    return [f"The step by size of gradient buckets ({found.buckets} now): {', '.join(told)}", *unknown]
 
 
 def path_line(diagnosis: Diagnosis) -> str:
@@ -93,6 +117,8 @@ def bubble_line(diagnosis: Diagnosis) -> str:
 
 def traffic_rows(diagnosis: Diagnosis) -> list[TrafficRow]:
     """Return the collectives by kind and size, those that take most time first."""
+    fleet = diagnosis.fleet
+    best = {_kind_of(link): link.best_bus_gbytes_per_s for link in (fleet.links if fleet is not None else ())}
     return [
         TrafficRow(
             kind=clean(f"{row.collective} {row.example}" if row.groups > 1 else row.collective),
@@ -102,9 +128,37 @@ def traffic_rows(diagnosis: Diagnosis) -> list[TrafficRow]:
             transfer=milliseconds(row.transfer_ms),
             rate=f"{row.gbytes_per_s:.3g}" if row.gbytes_per_s is not None else "",
             waits=milliseconds(row.waits_ms),
+            of_best=percent(row.bus_gbytes_per_s / best[_kind_of(row)])
+            if row.bus_gbytes_per_s is not None and _kind_of(row) in best
+            else "",
+            latency=percent(row.latency_ms / row.transfer_ms)
+            if row.latency_ms is not None and row.transfer_ms > 0
+            else "",
         )
-        for row in (diagnosis.fleet.collective_rows if diagnosis.fleet is not None else ())
+        for row in (fleet.collective_rows if fleet is not None else ())
     ]
+
+
+def _kind_of(row: CollectiveRow | LinkRow) -> tuple[str, int, str]:
+    return row.collective, row.ranks, row.example
+
+
+def link_lines(diagnosis: Diagnosis) -> list[str]:
+    """Say what the collectives of each kind reached of the link, and what the link could give."""
+    fleet = diagnosis.fleet
+    lines = []
+    for link in fleet.links if fleet is not None else ():
+        name = clean(f"{link.collective} {link.example}" if link.groups > 1 else link.collective)
+        best, could = link.best_bus_gbytes_per_s, link.link_gbytes_per_s
+        line = f"{name}: at best {best:.3g} GB/s on the bus, at {byte_size(link.best_bytes)}"
+        if could is not None:
+            line += f", {percent(best / could)} of the {could:.3g} GB/s that the NVLinks of a device carry"
+        else:
+            line += "; what the link could give was not measured"
+        if link.latency_ms is not None:
+            line += f"; each has a latency of {1e3 * link.latency_ms:.3g} µs"
+        lines.append(line)
+    return lines
 
 
 def late_lines(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:

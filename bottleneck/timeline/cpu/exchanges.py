@@ -21,6 +21,7 @@ from ..lanes.alone import Alone
 from ..lanes.labels import PART_OF_WORK, Work
 from ..trace import intervals
 from ..trace.dialect import Kind
+from ..trace.gradients import accumulated
 from ..trace.kernels import is_message
 from ..trace.table import NONE, Trace
 from .division import Division
@@ -63,14 +64,35 @@ def exchanges(trace: Trace, segments: Segments, division: Division, waits: NDArr
             when - last[0] - intervals.covered(waits[:, 0], waits[:, 1], when), dtype=np.float64
         )
 
-    arrival, left = own(start), own(end)
+    arrival, needed = own(start), own(_first_waited(end, waits, last[np.clip(step, 0, segments.steps - 1)]))
     edges = own(last)
+    begins = accumulated(trace)[:, 0]
+    there = own(begins[(begins > last[-2]) & (begins <= last[-1])]) - edges[0]
     return Alone(
         rows=rows,
         # The host itself waits: what it has done is the device's work.
-        places=np.stack([arrival, arrival, left, arrival, arrival], axis=1) - edges[0],
+        places=np.stack([arrival, arrival, needed, arrival, arrival], axis=1) - edges[0],
         edges=np.stack([edges, edges], axis=1) - edges[0],
+        gradients=np.stack([there, there], axis=1),
         moments=last,
+    )
+
+
+def _first_waited(
+    end: NDArray[np.int64], waits: NDArray[np.int64], last: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return when the thread first needs what ended then: where it waits, at the latest at the step's end.
+
+    What ends while it computes is needed where it next stands waiting: DistributedDataParallel waits for all
+    buckets at the end of the backward.
+    """
+    if not len(waits):
+        return end
+    following = np.minimum(intervals.before(waits[:, 1], end), len(waits) - 1)
+    begin = waits[following, 0]
+    # Inside a wait no own work is done, so that all of it is one place.
+    return np.where(
+        waits[following, 1] >= end, np.maximum(end, np.minimum(begin, np.maximum(last, end))), end
     )
 
 

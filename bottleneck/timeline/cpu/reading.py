@@ -266,7 +266,12 @@ class CpuReader:
         own = own_work_of_steps(self.segments, self.division, found.moments, self.facts.collected_ms)
         return {
             "waits": waits,
-            "alone": replace(found, places=found.places * scale, edges=found.edges * scale),
+            "alone": replace(
+                found,
+                places=found.places * scale,
+                edges=found.edges * scale,
+                gradients=found.gradients * scale,
+            ),
             "alone_ms": tuple((np.diff(found.edges[:, 0]) / 1e6 * scale).tolist()),
             "own_work_ms": {cause: tuple((each * scale).tolist()) for cause, each in own.items()},
         }

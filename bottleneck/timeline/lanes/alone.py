@@ -8,7 +8,7 @@ for its device; the device has so much to do up to each collective, and up to wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ...model.codes import Part
 from ..trace import intervals
 from ..trace.dialect import Kind
+from ..trace.gradients import accumulated
 from ..trace.kernels import is_collective
 from ..trace.table import Trace
 from .program import NO_WAIT, PARTS, WAIT_ALL, Program
@@ -42,6 +43,9 @@ class Alone:
     when the host last waited for its device before, and the device's work that it waited for then."""
     edges: NDArray[np.float64]
     """(steps + 1, 2): when each step ends, the window's begin first, and the device's work up to there."""
+    gradients: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2)))
+    """(g, 2): of each gradient of the last step that DistributedDataParallel sends, when it is there, and the
+    device's work up to there."""
     moments: NDArray[np.int64] | None = None
     """(steps + 1,): the same on the trace's clock where there is no device: see `cpu.exchanges`."""
 
@@ -89,8 +93,8 @@ def interrupted(trace: Trace) -> dict[str, float]:
     return out
 
 
-def alone_places(program: Program, schedule: Schedule) -> Alone:
-    """Return the places of all collectives."""
+def alone_places(program: Program, schedule: Schedule, trace: Trace | None = None) -> Alone:
+    """Return the places of all collectives; with the program's trace also those of gradients."""
     p = program
     collective = p.part == PARTS.index(Part.COMMUNICATION)
     own = np.flatnonzero(~collective)
@@ -108,6 +112,7 @@ def alone_places(program: Program, schedule: Schedule) -> Alone:
     until = schedule.host[waits] - p.after[waits]
     before = intervals.before(waits, p.event[at]) - 1
     has = before >= 0
+    there = _gradients(program, schedule, own, trace) if trace is not None else np.zeros(0)
     synced = np.where(has, until[before], 0.0) if len(waits) else np.zeros(len(at))
     return Alone(
         rows=p.activity_row[at],
@@ -115,7 +120,19 @@ def alone_places(program: Program, schedule: Schedule) -> Alone:
             [launch, done(launch), done(needed), synced, np.where(has, done(synced), 0.0)], axis=1
         ),
         edges=np.stack([schedule.step_end, done(schedule.step_end)], axis=1),
+        gradients=np.stack([there, done(there)], axis=1),
     )
+
+
+def _gradients(
+    program: Program, schedule: Schedule, own: NDArray[np.intp], trace: Trace
+) -> NDArray[np.float64]:
+    """Return when the gradients of the last step are there: the device has done what was launched before."""
+    ends = accumulated(trace)[:, 1]
+    calls = program.row[program.event[own]]
+    launched = trace.end_of(calls).astype(np.int64)
+    last = intervals.latest(launched, ends[(ends >= program.mark_ns[-2]) & (ends < program.mark_ns[-1])])
+    return np.asarray(schedule.end[own[last[last >= 0]]])
 
 
 def _needed(program: Program, schedule: Schedule, collective: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ Each answer is the ratio of two replays, with and without the edit, applied to t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import msgspec
@@ -18,6 +18,7 @@ import numpy as np
 from ...model.codes import CLASS_QUESTIONS, FIX_QUESTIONS, WHAT_IFS, WhatIf, count_twice
 from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE
+from ..trace.table import Trace
 from .alone import Alone, alone_places
 from .program import first_counted
 from .questions import Question
@@ -63,11 +64,19 @@ class Asker:
         lengths = np.diff(ends[first_counted(len(ends) - 1) :])
         return tuple((self.true_ms * lengths / self._reference_ns).tolist())
 
-    def alone(self, edit: Edit) -> Alone:
-        """Return where collectives stand in own work, under an edit without them, in ns of the true step."""
-        found = alone_places(self._replay.program, self._replay.run(self._base.and_also(edit)))
+    def alone(self, edit: Edit, trace: Trace | None = None) -> Alone:
+        """Return where collectives stand in own work, under an edit without them, in ns of the true step.
+
+        With the program's trace, also where gradients do.
+        """
+        found = alone_places(self._replay.program, self._replay.run(self._base.and_also(edit)), trace)
         scale = self.true_ms * 1e6 / self._reference_ns if self._reference_ns > 0 else 1.0
-        return Alone(rows=found.rows, places=found.places * scale, edges=found.edges * scale)
+        return replace(
+            found,
+            places=found.places * scale,
+            edges=found.edges * scale,
+            gradients=found.gradients * scale,
+        )
 
     def alone_without(
         self, questions: Iterable[Question], alone: Edit

@@ -24,6 +24,7 @@ def collectives(
     message: Message = WORLD,
     sizes: Sequence[int] = (),
     sequence: Sequence[int] = (),
+    backward: Sequence[int] = (),
 ) -> Collectives:
     """Collectives during which the device does nothing else."""
     end = np.asarray([round(ms * 1e6) for ms in ends_ms], dtype=np.int64)
@@ -35,6 +36,7 @@ def collectives(
         kind=np.asarray([kinds.index(size) for size in sizes], dtype=np.int64),
         sequence=np.asarray(sequence or [-1] * len(end), dtype=np.int64),
         step=np.asarray(steps, dtype=np.int64),
+        backward=np.asarray(backward or [-1] * len(end), dtype=np.int64),
         ready=end - length - 1000,
         start=end - length,
         end=end,

@@ -223,7 +223,7 @@ def test_what_is_packed_comes_out_again() -> None:
     columns = collectives([20.0, 40.0, 61.5], [1.0, 0.25, 3.0], steps=[0, 0, 1], sizes=[10, 20, 10])
     again = unpack(pack(columns))
     assert again.kinds == columns.kinds
-    for name in ("kind", "sequence", "step", "ready", "start", "end", "exposed"):
+    for name in ("kind", "sequence", "step", "backward", "ready", "start", "end", "exposed"):
         assert np.array_equal(getattr(again, name), getattr(columns, name)), name
 
 
@@ -236,7 +236,7 @@ def test_a_kernel_that_was_launched_before_the_window_makes_no_rank_another_one(
         kinds=(*columns.kinds, (message, -1)),
         **{
             name: np.concatenate([getattr(columns, name)[:1], getattr(columns, name)])
-            for name in ("sequence", "ready", "start", "end", "alone", "exposed")
+            for name in ("sequence", "backward", "ready", "start", "end", "alone", "exposed")
         },
         kind=np.concatenate([[len(columns.kinds)], columns.kind]),
         step=np.concatenate([[-1], columns.step]),

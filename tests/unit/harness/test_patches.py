@@ -871,7 +871,15 @@ def test_ddp_is_built_with_other_options(put_in: Callable[..., Patch]) -> None:
     model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
     assert model.static_graph
     assert model.gradient_as_bucket_view
-    assert patch.check().values["bucket_cap_mb"] == 50
+    assert "bucket_cap_mb" not in patch.check().values, "nobody asked for another size"
+
+
+@pytest.mark.usefixtures("alone")
+def test_ddp_is_built_with_the_size_of_buckets_that_is_asked_for(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX601", bucket_cap_mb=5)
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+    assert model.bucket_bytes_cap == 5 << 20
+    assert patch.check().values["bucket_cap_mb"] == 5
 
 
 def test_an_optimizer_without_any_state_has_stepped_all_the_same(put_in: Callable[..., Patch]) -> None:

@@ -12,9 +12,12 @@ from unit.reporters.sample import sample
 from torch_bottleneck.cli.console import RankProgress
 from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.diagnosis import (
+    BucketRow,
+    BucketSizes,
     CollectiveRow,
     Diagnosis,
     Fleet,
+    LinkRow,
     PathPart,
     RankRow,
     Straggler,
@@ -25,9 +28,11 @@ from torch_bottleneck.model.run import SourceSite
 from torch_bottleneck.reporters import html, markdown, terminal
 from torch_bottleneck.reporters.rows.fleet import (
     account_rows,
+    bucket_lines,
     clock_line,
     late_lines,
     listed,
+    traffic_rows,
     unread_lines,
 )
 from torch_bottleneck.reporters.rows.heat import heat_lines, heat_map
@@ -216,6 +221,62 @@ def test_the_bubble_is_shown_where_there_are_stages_and_only_there() -> None:
         assert "Bubble of the pipeline" not in show(found)
     assert [row.bubble for row in account_rows(pipeline)] == ["12.0"] * 4
     assert "bubble" not in terminal.render(found, verbose=True, width=200)
+
+
+def test_collectives_stand_beside_the_best_of_their_kind_and_what_the_link_could_give() -> None:
+    found = job(8, ONE)
+    assert found.fleet is not None
+    large = msgspec.structs.replace(found.fleet.collective_rows[0], bus_gbytes_per_s=97.8, latency_ms=0.03)
+    small = CollectiveRow(
+        collective="allreduce", ranks=8, bytes=4096, per_step=1.0, transfer_ms=0.031, gbytes_per_s=0.13,
+        bus_gbytes_per_s=0.23, latency_ms=0.03, waits_ms=0.0,
+    )  # fmt: skip
+    link = LinkRow(
+        collective="allreduce", ranks=8, best_bus_gbytes_per_s=97.8, best_bytes=2**25, latency_ms=0.03,
+        link_gbytes_per_s=478.0,
+    )  # fmt: skip
+
+    def with_link(link: LinkRow) -> Diagnosis:
+        fleet = msgspec.structs.replace(found.fleet, collective_rows=(large, small), links=(link,))
+        return msgspec.structs.replace(found, fleet=fleet)
+
+    assert [(row.of_best, row.latency) for row in traffic_rows(with_link(link))] == [
+        ("100 %", "5.0 %"),
+        ("0.2 %", "97 %"),
+    ]
+    text = terminal.render(with_link(link), verbose=True, width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    said = (
+        "allreduce: at best 97.8 GB/s on the bus, at 32 MiB, 20 % of the 478 GB/s that the NVLinks of a"
+        " device carry; each has a latency of 30 µs"
+    )
+    unmeasured = with_link(msgspec.structs.replace(link, link_gbytes_per_s=None, latency_ms=None))
+    for show in (lambda d: terminal.render(d, verbose=True, width=80), markdown.render, html.render):
+        assert said in " ".join(re.sub("<[^>]+>", " ", show(with_link(link))).split())
+        told = " ".join(re.sub("<[^>]+>", " ", show(unmeasured)).split())
+        assert "at 32 MiB; what the link could give was not measured" in told
+
+
+def test_bucket_sizes_are_told_where_one_gains_or_with_why_they_are_not_known() -> None:
+    found = job(8, ONE)
+    assert found.fleet is not None
+    sizes = BucketSizes(
+        buckets=5,
+        rows=(
+            BucketRow(cap_bytes=2**20, buckets=28, step_ms=99.0, step_at_most_ms=101.0),
+            BucketRow(cap_bytes=None, buckets=1, step_ms=80.5, step_at_most_ms=82.0),
+        ),
+        replay_error=0.01,
+    )
+    assert bucket_lines(msgspec.structs.replace(found, buckets=sizes)) == [], "none gains"
+    gains = WhatIfResult(question=WhatIf.BUCKET_SIZE, step_ms=80.5, saves_ms=19.5, basis="replay")
+    fleet = msgspec.structs.replace(found.fleet, what_ifs=(*found.fleet.what_ifs, gains))
+    (line,) = bucket_lines(msgspec.structs.replace(found, fleet=fleet, buckets=sizes))
+    assert line == "The step by size of gradient buckets (5 now): 1 MiB 99.0 ms, all in one 80.5 ms"
+    unknown = msgspec.structs.replace(found, buckets=BucketSizes(buckets=5, unknown="one size only"))
+    for show in (lambda d: terminal.render(d, verbose=True, width=80), markdown.render, html.render):
+        told = " ".join(re.sub("<[^>]+>", " ", show(unknown)).split())
+        assert "Gradient buckets of other sizes: not known: one size only" in told
 
 
 class Stream(io.StringIO):

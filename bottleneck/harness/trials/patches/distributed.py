@@ -24,7 +24,7 @@ LEARNED_AFTER = 3
 
 
 class Overlap(Patch):
-    """Larger buckets, gradients as views of them, a static graph."""
+    """Buckets of a given size, gradients as views of them, a static graph."""
 
     fix = "FX601"
     why_not_live = "DistributedDataParallel lays its buckets out when it is built"
@@ -38,8 +38,9 @@ class Overlap(Patch):
 
         def __init__(module: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - stands in for it
             bound = signature.bind(module, *args, **kwargs)
+            size = self.option("bucket_cap_mb", None)
             wanted = {
-                "bucket_cap_mb": self.option("bucket_cap_mb", 50),
+                **({"bucket_cap_mb": size} if size is not None else {}),
                 "gradient_as_bucket_view": True,
                 "static_graph": self.option("static_graph", default=True),
             }
