@@ -42,6 +42,7 @@ _SHORTEST = 0.5
 _PROBE = 0.02
 """Relative change of a factor by which it is found what the step depends on."""
 _CLOSE = 0.005
+"""Share of the step without its wait for input by which a replay may miss the step."""
 _EXACT = 2e-5
 """Relative miss at which a factor counts as found."""
 
@@ -178,6 +179,13 @@ class _Speed:
     factors: dict[Work, float]
     """On what is not dispatched."""
 
+    @property
+    def near_ns(self) -> float:
+        """By how much the step may be missed: little of what is left beside the wait for input."""
+        program = self.replay.program
+        input_ns = self.factors.get(Work.INPUT, 1.0) * program.per_step_ns(program.work[:, Work.INPUT])
+        return _CLOSE * max(self.target_ns - input_ns, _CLOSE * self.target_ns)
+
     def edit(self, scale: float, device: NDArray[np.float64] | float = 1.0) -> Edit:
         # A category of nothing but short operators can lose no more than most of its time.
         own = {
@@ -220,19 +228,19 @@ class _Speed:
 
         `measured`: the prior is the host's own speed.
         """
-        target = self.target_ns
-        if abs(self.step(prior) - target) <= _CLOSE * target:
+        target, near = self.target_ns, self.near_ns
+        if abs(self.step(prior) - target) <= near:
             return _Fit(scale=prior)
         least = self.step(_LOW)
-        if least > target * (1 + _CLOSE):
+        if least > target + near:
             return self._shorter_device(prior)
-        if self.step(_HIGH) < target * (1 - _CLOSE):
+        if self.step(_HIGH) < target - near:
             if measured:
                 return replace(self._slower(prior), doubt=_SLOWER)
             device = _solve(lambda d: self.step(1.0, d), target, 1.0, 2.0)
             return _Fit(scale=1.0, device=device, device_scale=device, doubt=_SLOWER)
         # Where the device alone is as long, the host may take as much and no less.
-        scale = _solve(self.step, target if least < target else target * (1 + _CLOSE), _LOW, _HIGH)
+        scale = _solve(self.step, target if least < target else target + near, _LOW, _HIGH)
         if measured and scale > prior:
             return self._slower(prior)
         return _Fit(scale=scale, doubt=_disturbed(scale) if scale > 1.25 else None)
@@ -259,16 +267,16 @@ class _Speed:
 
     def _shorter_device(self, prior: float) -> _Fit:
         """Even a free host is too slow: the device was slower while it was traced."""
-        scale, target = prior, self.target_ns
+        scale, target, near = prior, self.target_ns, self.near_ns
         program = self.replay.program
         device, device_scale = _shorten_device(program, lambda d: self.step(scale, d), target)
         both = _solve(lambda x: self.step(prior * x, x), target, _SHORTEST, 1.0)
         if device_scale < both**2:
             # The host alone is too slow, too: less has to change where both are faster.
             scale *= both
-            target *= 1 + _CLOSE
+            target += near
             device, device_scale = _shorten_device(program, lambda d: self.step(scale, d), target)
-        if self.step(scale, device) > target * (1 + _CLOSE):
+        if self.step(scale, device) > target + near:
             scale = _solve(lambda x: self.step(x, device), target, _LOW, scale)
         doubt = _shared(device_scale) if device_scale < 0.95 else None
         return _Fit(scale=scale, device=device, device_scale=device_scale, doubt=doubt)
