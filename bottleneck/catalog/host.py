@@ -738,4 +738,30 @@ torch.autograd.set_detect_anomaly(False)""",
         edits=(RemovalEdit(call="set_detect_anomaly"),),
         sources=(docs("autograd.html#torch.autograd.detect_anomaly", "torch.autograd.detect_anomaly"),),
     ),
+    Fix(
+        id="FX525",
+        title="Unset CUDA_LAUNCH_BLOCKING",
+        addresses=("BN506",),
+        what_to_change="With CUDA_LAUNCH_BLOCKING=1 each launch waits until its kernel has ended, so host and"
+        " device never work at the same time. It is meant for finding the operator that fails on the"
+        " device, not for training. Take it out of the script, the shell or the job's file.",
+        when=seen("debug.launch_blocking", "==", True, "CUDA_LAUNCH_BLOCKING=1 is set"),
+        may_break="An error on the device is reported later, by another line than the one that caused it.",
+        what_if=WhatIf.LAUNCHES_ASYNC,
+        what_if_bound=True,
+        basis="without the calls that launch",
+        code="""\
+import os
+
+os.environ.pop("CUDA_LAUNCH_BLOCKING", None)  # before CUDA starts""",
+        undo="Set CUDA_LAUNCH_BLOCKING=1 again.",
+        verify="The device is busy for more of the step, and calls of cudaLaunchKernel take microseconds.",
+        sources=(
+            docs("notes/cuda.html#asynchronous-execution", "CUDA semantics"),
+            source(
+                "https://github.com/jishengpeng/WavTokenizer/pull/17", "WavTokenizer", "left on in training"
+            ),
+            source("https://github.com/OpenRLHF/OpenRLHF/issues/46", "OpenRLHF"),
+        ),
+    ),
 )

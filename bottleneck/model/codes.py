@@ -93,6 +93,7 @@ class WhatIf(str, Enum):
     RECOMPUTE_GONE = "recompute-gone"
     LOOP_GONE = "loop-gone"
     ANOMALIES_IGNORED = "anomalies-ignored"
+    LAUNCHES_ASYNC = "launches-async"
     DISTRIBUTIONS_UNCHECKED = "distributions-unchecked"
     SPARSE_ROWS = "sparse-rows"
     FORWARD_STORED = "forward-stored"
@@ -412,6 +413,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN503", "python-loop-in-step", _C.LAUNCH, within_others=True),
     CodeEntry("BN504", "anomaly-detection", _C.LAUNCH, within_others=True),
     CodeEntry("BN505", "distributions-checked", _C.LAUNCH, within_others=True),
+    CodeEntry("BN506", "launches-block", _C.LAUNCH, names_call=True, within_others=True),
     CodeEntry("BN601", "synchronisation-stalls", _C.SYNC),
     CodeEntry("BN701", "blocking-copy", _C.TRANSFER),
     CodeEntry("BN702", "exposed-copies", _C.TRANSFER),

@@ -194,6 +194,10 @@ step's first forward, between forward and update, after the update (or building 
 stands); and inside a forward."""
 
 
+LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING"
+"""The variable of the environment with which each launch waits for its kernel, and the phase of the
+`SiteTime` of the line that names it."""
+
 BUSY_THREAD = "busy thread"
 """Phase of `SiteTime`: another thread of the program that used a processor during the warm-up."""
 
@@ -377,6 +381,12 @@ class Run(_Record, frozen=True, kw_only=True):
     def watched(self) -> bool:
         """`watch` made it: steps are timed from the first on, and nothing is ever attached."""
         return self.window("baseline") is not None and self.window("warm-up") is None
+
+    @property
+    def launches_block(self) -> bool | None:
+        """Each launch waits for its kernel, as the environment wants it; None where it was not read."""
+        environment = self.settings.get("environment")
+        return environment.get(LAUNCH_BLOCKING) == "1" if isinstance(environment, dict) else None
 
     @property
     def half_types(self) -> list[str]:

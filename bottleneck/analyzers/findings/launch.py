@@ -1,6 +1,6 @@
 """Launch-bound: Python and dispatch take longer than the work that they start.
 
-In: facts. Out: findings BN501 to BN505.
+In: facts. Out: findings BN501 to BN506.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ...model.codes import Part, WhatIf
 from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
-from ...model.run import SourceSite
+from ...model.run import LAUNCH_BLOCKING, SourceSite
 from ...model.words import ms, percent
 from ...timeline.lanes.questions import DISTRIBUTIONS
 from ...timeline.steps.loop_lines import MAIN_SHARE
@@ -296,6 +296,48 @@ class AnomalyDetection(Analyzer):
             answer=answer,
             sites=facts.sites("anomalies")[:1],
             not_this="It finds a NaN; it prevents none.",
+        )
+
+
+class LaunchesBlock(Analyzer):
+    """Each launch waits until its kernel has ended.
+
+    What it means
+        CUDA_LAUNCH_BLOCKING=1 is set: the host and the device never work at the same time. It is
+        meant for finding the operator that fails on the device.
+
+    How it is measured
+        The variable is read from the environment. The line is the first one in the program's own
+        files that names it, if one does. In the trace, a launch lasts until its kernel has ended.
+
+    What it costs you
+        At most the calls that launch: the step is replayed without them. What a launch takes that
+        does not wait, some microseconds, cannot be told from such a trace.
+
+    What it is not
+        Not a slow host, although it shows as dispatching. CUDA graphs would hide it, too.
+
+    What to do
+        Unset the variable. Set it for the run that looks for an error.
+
+    Source
+        PyTorch documentation, CUDA semantics, "Asynchronous execution".
+    """
+
+    code = "BN506"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Price it where it is set."""
+        if not facts.is_on("debug.launch_blocking") or facts.timeline.kind == "cpu":
+            return
+        answer = facts.ask(WhatIf.LAUNCHES_ASYNC)
+        cost = f": up to {ms(answer.saves_ms)} per step" if answer is not None else ""
+        yield self.finding(
+            facts,
+            f"Each launch waits for its kernel ({LAUNCH_BLOCKING}=1){cost}",
+            answer=answer,
+            sites=facts.sites(LAUNCH_BLOCKING)[:1],
+            not_this="The host is not slow: it waits.",
         )
 
 

@@ -275,6 +275,8 @@ def build_context(
         anomaly = run.settings.get("anomaly_mode")
         if isinstance(anomaly, bool):
             out["debug.anomaly"] = anomaly
+        if run.launches_block is not None:
+            out["debug.launch_blocking"] = run.launches_block
         torchscript = run.settings.get("torchscript")
         if isinstance(torchscript, bool):
             out["compile.torchscript"] = torchscript

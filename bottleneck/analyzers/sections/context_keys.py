@@ -161,6 +161,7 @@ CONTEXT_KEYS: dict[str, str] = {
     ' model in training mode), "other work"; "none" was seen',
     "distributions.checked": "bool: torch.distributions check what they are given, unless told otherwise",
     "debug.anomaly": "bool: torch.autograd.set_detect_anomaly is on",
+    "debug.launch_blocking": "bool: CUDA_LAUNCH_BLOCKING=1, each launch waits for its kernel",
     "optimizer.parameter_dtype": 'str: of most elements that the optimizers update, like "float32"',
     # communication
     "comm.exposed_share": "float",

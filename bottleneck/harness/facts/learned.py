@@ -7,8 +7,10 @@ steps that are timed.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
+from ...model.run import LAUNCH_BLOCKING
 from .. import torch_private
 from ..events.copied import CopiedBook
 from ..lines.loop_lines import LoopLines
@@ -113,6 +115,8 @@ class Learned:
         roots = self._seen.roots
         self.submodules = sum(sum(1 for _ in root.modules()) - 1 for root in roots)
         self._seen.release()
+        if os.environ.get(LAUNCH_BLOCKING) == "1":
+            self.sites.naming(LAUNCH_BLOCKING)
         store.update(gradient_buckets=torch_private.gradient_buckets(roots))
 
     def entries(self) -> list[SiteTime]:

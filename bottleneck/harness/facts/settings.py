@@ -59,7 +59,7 @@ from typing import Any
 
 import torch
 
-from ...model.run import JsonValue
+from ...model.run import LAUNCH_BLOCKING, JsonValue
 from ...runs.environment import usable_cores
 from .. import torch_private
 from .repeats import is_untrained
@@ -71,7 +71,7 @@ ENVIRONMENT = (
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_HIP_ALLOC_CONF",
     "PYTORCH_NO_CUDA_MEMORY_CACHING",
-    "CUDA_LAUNCH_BLOCKING",
+    LAUNCH_BLOCKING,
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_MAX_CONNECTIONS",
     "CUDA_MODULE_LOADING",

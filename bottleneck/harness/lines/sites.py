@@ -6,6 +6,7 @@ In: the Python stack. Out: `SourceSite`s, counted. For Lightning or HF Trainer t
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import gc
 import inspect
@@ -158,6 +159,17 @@ class SiteBook:
             code = frame.f_code
             key = (phase, code.co_filename, line_of(frame), code.co_name)
             self._counts[key] = self._counts.get(key, 0) + 1
+
+    def naming(self, word: str) -> None:
+        """Take the first line of the program's own files that names this, if one does, as its phase."""
+        for file in [getattr(module, "__file__", None) for module in list(sys.modules.values())]:
+            if not isinstance(file, str) or not file.endswith(".py") or is_library(file):
+                continue
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                for number, line in enumerate(Path(file).read_text("utf-8").splitlines(), 1):
+                    if word in line and not line.lstrip().startswith("#"):
+                        self._counts[word, file, number, "<module>"] = 1
+                        return
 
     def entries(self) -> list[SiteTime]:
         """Return all counts, the most frequent of each phase first."""

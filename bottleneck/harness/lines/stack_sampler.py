@@ -14,6 +14,7 @@ import _thread
 import contextlib
 import threading
 from bisect import bisect_right
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -40,7 +41,9 @@ _OURS = __name__.partition(".")[0]
 _ANCHORS = ("forward", "backward", "optimizer")
 """Phases whose beginnings are noted with their stack: they tell what stands before and behind them."""
 _NOTED = 4
-"""A step may hold several updates, as that of a GAN does."""
+"""Of beginnings with one stack: the first may lie in a step that does not count."""
+_MOST_BEGINNINGS = 256
+"""Of a phase, that are looked at: a loss may run many small backward passes before the one that trains."""
 _DIVIDES = (*_ANCHORS, "data")
 """Phases that say, when they have ended, in which part of the step the thread is."""
 
@@ -62,7 +65,8 @@ class StackSampler:
         """Globals of each code. Let go of as soon as its lines are known: what they hold, like a file that is
         flushed when it goes, must not outlive the script."""
         self._chains: dict[_Stack, tuple[StackFrame, ...]] = {}
-        self._noted: dict[str, int] = {}
+        self._noted: Counter[tuple[str, _Stack]] = Counter()
+        self._begun: Counter[str] = Counter()
         self._log: list[tuple[str, int, int]] = []
         self._wanted = False
         self._ended: threading.Event | None = None
@@ -79,9 +83,12 @@ class StackSampler:
 
     def note(self, phase: str | None) -> None:
         """A phase begins on the training thread."""
-        if self._wanted and phase in _ANCHORS and self._noted.get(phase, 0) < _NOTED:
-            self._noted[phase] = self._noted.get(phase, 0) + 1
-            self._rows.append((perf_counter_ns(), 0, self._stack(stack_of(threading.get_ident())), phase))
+        if self._wanted and phase in _ANCHORS and self._begun[phase] < _MOST_BEGINNINGS:
+            self._begun[phase] += 1
+            stack = self._stack(stack_of(threading.get_ident()))
+            self._noted[phase, stack] += 1
+            if self._noted[phase, stack] <= _NOTED:
+                self._rows.append((perf_counter_ns(), 0, stack, phase))
 
     def stop(self) -> None:
         """Look no more, until another `begin`."""

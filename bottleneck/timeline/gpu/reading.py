@@ -268,6 +268,9 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             capability=_capability(trace, facts.run),
             ungraded=_ungraded(trace, program, facts),
             searches=searches_gone(trace, program),
+            blocked_ns=_launch_calls(trace, program)
+            if facts.run is not None and facts.run.launches_block
+            else None,
             loop=loop_of_dispatch(facts.loops, baseline=baseline, true_ms=facts.true_ms)
             if baseline is not None
             else None,
@@ -283,6 +286,12 @@ def _ungraded(trace: Trace, program: Program, facts: Facts) -> NDArray[np.bool_]
     if facts.frozen_inside:
         out |= trace.inside(program.row[program.event], unrecorded(trace)[1])
     return out
+
+
+def _launch_calls(trace: Trace, program: Program) -> NDArray[np.float64]:
+    """Return how long the call of each event that launches something took, (n,), ns."""
+    launches = np.diff(program.first_activity) > 0
+    return np.where(launches, trace.dur_ns[program.row], 0).astype(np.float64)
 
 
 def _host_scale(trace: Trace, program: Program, baseline: Baseline | None) -> float | None:

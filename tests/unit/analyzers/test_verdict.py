@@ -287,6 +287,17 @@ def test_checks_of_distributions_are_named_with_their_longest_line_and_are_no_ca
     assert [cause.code for cause in causes_of(known)] == ["BN501"]
 
 
+@pytest.mark.parametrize(("kind", "blocking"), [("gpu", True), ("gpu", False), ("cpu", True)])
+def test_launches_that_wait_are_told_on_a_gpu_before_what_would_only_hide_them(
+    kind: str, *, blocking: bool
+) -> None:
+    saves = {WhatIf.DISPATCH_FREE: 70.0, WhatIf.LAUNCHES_ASYNC: 25.0}
+    known = facts(kind, parts={Part.DISPATCH: 70.0}, saves=saves, context={"debug.launch_blocking": blocking})
+    found = [finding.cost_ms for finding in find_all(known) if finding.code == "BN506"]
+    assert found == ([25.0] if blocking and kind == "gpu" else [])
+    assert verdict_of(known).bottleneck_class is C.LAUNCH
+
+
 def test_dispatch_weighs_what_compiling_would_take_away_and_not_its_bound():
     saves = {WhatIf.DISPATCH_FREE: 60.0, WhatIf.COMPILED: 20.0, WhatIf.SYNCS_GONE: 30.0}
     known = facts(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
-from torch_bottleneck.harness.lines.sites import raised_by_script, told_of_error
+from torch_bottleneck.harness.lines.sites import SiteBook, raised_by_script, told_of_error
 
 _SCRIPT = """
 import json
@@ -51,3 +54,17 @@ def test_what_a_statement_of_the_script_raises_is_told_from_what_fails(function:
     assert raised_by_script(raised.value) is own
     told = told_of_error(raised.value)
     assert told.startswith(type(raised.value).__name__) and ", in /home/me/train.py:" in told
+
+
+def test_a_variable_s_line_is_the_first_in_the_program_s_own_files_that_is_no_comment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, switch = tmp_path / "job.py", f"SWITCH_{id(tmp_path)}"
+    file.write_text(f'# {switch}: see below\nimport os\n\nos.environ["{switch}"] = "1"\n')
+    module = ModuleType("job")
+    module.__file__ = str(file)
+    monkeypatch.setitem(sys.modules, "job", module)
+    book = SiteBook()
+    book.naming(switch)
+    book.naming(switch * 2)
+    assert [(e.phase, e.site.file, e.site.line) for e in book.entries()] == [(switch, str(file), 4)]

@@ -94,6 +94,27 @@ def test_beginnings_of_phases_are_noted_with_their_stack_and_take_no_time() -> N
     assert all(stacks.us[k] == 0 for k in noted)
 
 
+def test_many_beginnings_at_one_line_leave_room_for_those_at_another() -> None:
+    """A Jacobian is made by a backward pass for each of its rows, before the loss has its own."""
+    wait_for_samplers()
+    sampler = StackSampler(PhaseClock())
+    sampler.begin()
+    began = time.perf_counter_ns()
+    for _ in range(20):
+        sampler.note("backward")
+    sampler.note("backward")
+    ended = time.perf_counter_ns()
+    sampler.stop()
+    stacks = sampler.seen([(began, ended)])
+    lines = [
+        stacks.frames[stacks.stacks[at][-1]].line
+        for at, n in zip(stacks.stack, stacks.counts, strict=True)
+        if not n
+    ]
+    assert len(set(lines)) == 2
+    assert len(lines) == 5
+
+
 def test_nothing_stays_behind() -> None:
     wait_for_samplers()
     before = sys.getswitchinterval()

@@ -146,3 +146,10 @@ def test_copies_of_what_stays_are_gone_with_their_waits_and_no_others(kept: bool
         assert not answers[WhatIf.COPIES_KEPT].bound
     else:
         assert WhatIf.COPIES_KEPT not in answers
+
+
+def test_launches_that_wait_for_their_kernels_cost_at_most_all_that_they_take() -> None:
+    case = CASES["thread-blocking-launches-h100"]
+    (step_ms,) = (w.step_ms for w in as_measured(case).what_ifs if w.question is WhatIf.LAUNCHES_ASYNC)
+    slow, fixed = (float(case.facts[f"measured_{name}_ms"]) for name in ("slow", "fixed"))
+    assert 1.0 < (slow - step_ms) / (slow - fixed) < 1.5

@@ -38,5 +38,7 @@ class Circumstances:
     """Of each activity, the share that works on rows that are not in the loss, (m,); None where none does."""
     searches: Edit | None = None
     """Takes away that convolutions time their algorithms; None where none does."""
+    blocked_ns: NDArray[np.float64] | None = None
+    """Of each event, how long its launch took, (n,); None where launches do not wait for their kernels."""
     loop: LoopPrice | None = None
     """The Python loop that takes most of the host's time."""

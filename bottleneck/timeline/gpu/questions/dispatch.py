@@ -190,6 +190,16 @@ def dispatch_questions(
             "operators' normal cost stays",
             bound=True,
         )
+    if known.blocked_ns is not None and known.blocked_ns.any():
+        taken_ns = program.work @ calibration.base.factors()
+        waits = np.minimum(known.blocked_ns / np.maximum(taken_ns, 1.0), 1.0)
+        yield Question(
+            WhatIf.LAUNCHES_ASYNC,
+            Edit(gone=program.work * waits[:, None]),
+            "replay without the calls that launch, each of which waits for its kernel; what a launch takes "
+            "that does not wait cannot be told from them",
+            bound=True,
+        )
     if known.loop is not None and (shares := loop_shares(known.loop.loop)) is not None:
         yield Question(
             WhatIf.LOOP_GONE,
