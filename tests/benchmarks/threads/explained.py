@@ -316,4 +316,39 @@ EXPLAINED: dict[str, str] = {
         "for NCHW. Mended since: 84.1 ms; and the trial, which refused weights of five dimensions, measures "
         "0.73x."
     ),
+    "D01": (
+        "No entry: an embedding's max_norm normalises its rows anew at each lookup. Its line is the first "
+        "cause's; FX506 was tried and is a gain, of another kind."
+    ),
+    "D02": (
+        "No entry: environments that are cheaper than the pipes to them. `pipe.recv()`, its line and its "
+        "price are right (12.4 ms at best, 14.0 by hand); FX514 is no advice for it."
+    ),
+    "D03": (
+        "Found at its line. Samples see 8.8 of the 14.7 ms that making the texts takes: the rest is in calls "
+        "of NumPy's from other lines of the same function."
+    ),
+    "D04": (
+        "Diagnosed beside other work: 119 ms where 76 were timed. Alone it is called compute-bound: the step "
+        "waits for 3 ms, but the worker that decompresses takes the training's second core. What a worker's "
+        "processor time costs the training on full cores is not priced."
+    ),
+    "D05": "No entry: a quantile sorts all of its values. The operator's line is named.",
+    "D06": (
+        "FX510 is there, third, as it has no price. Before it stood an optimiser that a trial could not "
+        "decide about and `loss = ...` as extra work: the first four beginnings of a backward were all the "
+        "Jacobian's, so that the loss seemed to stand behind the backward. The latter is mended since."
+    ),
+    "D09": (
+        "No entry: nothing read the variable. Since then BN506 and FX525: second, 49.1 ms at best, with the "
+        "line that sets it when it is run anew."
+    ),
+    "D10": (
+        "No entry: a small policy trained on the CPU. To the tool a step is one update, to the script all "
+        "sixteen of them, so that the price compares shares."
+    ),
+    "D11": (
+        "FX524 is third, 19.5 ms predicted; before it two that were tried and gain as much (pinned memory "
+        "2.43x: the trial pins the bytes before they are converted)."
+    ),
 }
