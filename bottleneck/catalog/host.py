@@ -758,10 +758,10 @@ os.environ.pop("CUDA_LAUNCH_BLOCKING", None)  # before CUDA starts""",
         verify="The device is busy for more of the step, and calls of cudaLaunchKernel take microseconds.",
         sources=(
             docs("notes/cuda.html#asynchronous-execution", "CUDA semantics"),
-            source(
-                "https://github.com/jishengpeng/WavTokenizer/pull/17", "WavTokenizer", "left on in training"
-            ),
-            source("https://github.com/OpenRLHF/OpenRLHF/issues/46", "OpenRLHF"),
+            source("https://github.com/jishengpeng/WavTokenizer/issues/17", "WavTokenizer"),
+            source("https://github.com/OpenRLHF/OpenRLHF/pull/46", "OpenRLHF"),
+            source("https://github.com/k2-fsa/icefall/pull/554", "icefall"),
+            source("https://github.com/RLinf/RLinf/pull/642", "RLinf"),
         ),
     ),
 )
