@@ -65,10 +65,16 @@ def call_at(file: str, position: Position, namespace: dict[str, Any]) -> tuple[s
 
 
 def is_read_by_index(file: str, position: Position) -> bool:
-    """Return whether a part of the source reads something by its index, or is the entry of a function."""
+    """Return whether a part of the source reads something by its index, or is the entry of a function.
+
+    What is read by its name is no row: an array of an archive may be decompressed for it.
+    """
     if position[1:] == (position[0], 0, 0):
         return True
-    return isinstance(_node_at(file, position), ast.Subscript)
+    node = _node_at(file, position)
+    return isinstance(node, ast.Subscript) and not (
+        isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
+    )
 
 
 def name_of(code: CodeType, namespace: dict[str, Any]) -> str:

@@ -22,6 +22,8 @@ _FEWEST_FETCHES = 10
 """Of fewer, a tenth is not one."""
 _KEEPS_UP = 0.9
 """Of the step without its wait: production that takes less per worker keeps up with it."""
+_FULL = 0.8
+"""Share of the cores' time from which production and training are taken to be short of cores."""
 _BURST = 0.7
 """Share of the wait in the slowest tenth of the fetches from which the supply is called bursty."""
 
@@ -235,7 +237,8 @@ def supply_answers(
     )
     answers = [answer for answer in found if answer is not None and answer.saves_ms > 0]
     # A part of the production that costs nothing is an answer, too.
-    parts = _divided(supply, rest_ms=rest_ms, true_ms=true_ms)
+    on_cores = _share_of_cores(supply, true_ms=true_ms, cores=cores, baseline=baseline)
+    parts = _divided(supply, rest_ms=rest_ms, true_ms=true_ms, share_of_cores=on_cores)
     return {answer.question: answer for answer in (*answers, *parts)}
 
 
@@ -286,7 +289,7 @@ def _more_workers(
         f"{ms(supply.production_ms)} of production per step on {workers} workers, at the same time as "
         f"{ms(rest_ms)} of everything else, on {cores} cores"
     )
-    tight = shared > 0.8 * step
+    tight = shared > _FULL * step
     if tight:
         basis += "; production and training share the cores, so this is a bound"
     return WhatIfResult(
@@ -352,17 +355,36 @@ def _one_thread(supply: InputSupply, *, rest_ms: float, true_ms: float) -> WhatI
     )
 
 
-def _divided(supply: InputSupply, *, rest_ms: float, true_ms: float) -> Iterator[WhatIfResult]:
+def _share_of_cores(
+    supply: InputSupply, *, true_ms: float, cores: int | None, baseline: Baseline | None
+) -> float:
+    """Return production's share of the processor time where it and the training fill the cores; else 0."""
+    made_ms = supply.computed_ms + supply.helped_ms
+    if not cores or not made_ms or baseline is None or None in (baseline.user_ms, baseline.system_ms):
+        return 0.0
+    used_ms = made_ms + (baseline.user_ms or 0.0) + (baseline.system_ms or 0.0)
+    return made_ms / used_ms if used_ms > _FULL * cores * true_ms else 0.0
+
+
+def _divided(
+    supply: InputSupply, *, rest_ms: float, true_ms: float, share_of_cores: float
+) -> Iterator[WhatIfResult]:
     """Ask for the step without parts of the production, where samples tell them apart.
 
     While the step waits, its length is that of production: what a batch takes less, the step takes less,
-    until nothing is waited for.
+    until nothing is waited for. Where workers and training fill the cores, the training gets what is not
+    computed any more, whether it waits for batches or not; how much of that it can use is not known.
     """
     # Without workers the wait is the production, with what is around it.
     each = supply.production_ms / supply.workers if supply.workers else supply.wait_ms
 
     def without(question: WhatIf, ms_gone: float, basis: str, *, bound: bool) -> WhatIfResult:
         step = max(rest_ms, true_ms - ms_gone)
+        share = min(1.0, ms_gone / max(each, 1e-6))
+        on_cores = max(true_ms * (1.0 - share * share_of_cores), (1.0 - share) * each)
+        if on_cores < step:
+            step, bound = on_cores, True
+            basis += "; workers and training fill the cores, so that the training gets that processor time"
         return WhatIfResult(
             question=question, step_ms=step, saves_ms=true_ms - step, basis=basis, bound=bound
         )

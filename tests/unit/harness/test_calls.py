@@ -105,6 +105,14 @@ def test_a_function_is_named_with_its_module() -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="lines alone do not tell")
+@pytest.mark.parametrize(("key", "by_index"), [("0", True), ("k", True), ("'data'", False)])
+def test_what_is_read_by_its_name_is_no_row(tmp_path: Path, key: str, *, by_index: bool) -> None:
+    path = tmp_path / "data.py"
+    path.write_text(f"table[{key}]\n")
+    assert is_read_by_index(str(path), (1, 1, 0, len(f"table[{key}]"))) is by_index
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="lines alone do not tell")
 def test_reading_by_an_index_is_told_from_calls(tmp_path: Path) -> None:
     path = tmp_path / "data.py"
     text = "def row(look, table):\n    return table[0], look(table[1])\n"

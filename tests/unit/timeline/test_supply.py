@@ -1,0 +1,42 @@
+"""What producing batches costs where workers and the training share the cores."""
+
+from __future__ import annotations
+
+import pytest
+
+from torch_bottleneck.model.codes import WhatIf
+from torch_bottleneck.model.run import SiteTime, SourceSite
+from torch_bottleneck.timeline.steps.baseline import Baseline
+from torch_bottleneck.timeline.steps.supply import InputSupply, supply_answers
+
+PLACE = SourceSite(file="data.py", line=38, function="open_case")
+SUPPLY = InputSupply(
+    production_ms=76.0, batches_per_step=1.0, workers=1, where="workers", wait_ms=3.0, rows_share=0.0,
+    call=SiteTime(site=PLACE, phase="production", count=96, call="load()"), call_share=0.95,
+    alone_ms=76.0, computed_ms=75.0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cores", "step_ms", "bound"),
+    [(2, 80.0 - 0.95 * 40.0, True), (4, 77.0, False)],
+    ids=["full", "two to spare"],
+)
+def test_on_full_cores_the_training_gets_what_workers_compute_no_more(
+    cores: int, step_ms: float, *, bound: bool
+) -> None:
+    """A worker computes for 75 of 80 ms, and so does the training, which waits for 3 ms only."""
+    baseline = Baseline(step_ms=80.0, phases_ms={"data": 3.0}, user_ms=70.0, system_ms=5.0)
+    answers = supply_answers(
+        SUPPLY, rest_ms=77.0, true_ms=80.0, cores=cores, first_cores=cores, baseline=baseline
+    )
+    cheaper = answers[WhatIf.PRODUCTION_CHEAPER]
+    assert (cheaper.step_ms, cheaper.bound) == (pytest.approx(step_ms), bound)
+
+
+def test_where_the_processor_time_is_not_known_only_the_wait_counts() -> None:
+    for baseline in (None, Baseline(step_ms=80.0, phases_ms={})):
+        answers = supply_answers(
+            SUPPLY, rest_ms=77.0, true_ms=80.0, cores=2, first_cores=2, baseline=baseline
+        )
+        assert answers[WhatIf.PRODUCTION_CHEAPER].step_ms == pytest.approx(77.0)
