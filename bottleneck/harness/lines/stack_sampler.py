@@ -14,7 +14,6 @@ import _thread
 import contextlib
 import threading
 from bisect import bisect_right
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -65,8 +64,9 @@ class StackSampler:
         """Globals of each code. Let go of as soon as its lines are known: what they hold, like a file that is
         flushed when it goes, must not outlive the script."""
         self._chains: dict[_Stack, tuple[StackFrame, ...]] = {}
-        self._noted: Counter[tuple[str, _Stack]] = Counter()
-        self._begun: Counter[str] = Counter()
+        # No `Counter`: what it does for a new key is Python, which dynamo would look at.
+        self._noted: dict[tuple[str, _Stack], int] = {}
+        self._begun: dict[str, int] = {}
         self._log: list[tuple[str, int, int]] = []
         self._wanted = False
         self._ended: threading.Event | None = None
@@ -83,11 +83,11 @@ class StackSampler:
 
     def note(self, phase: str | None) -> None:
         """A phase begins on the training thread."""
-        if self._wanted and phase in _ANCHORS and self._begun[phase] < _MOST_BEGINNINGS:
-            self._begun[phase] += 1
+        if self._wanted and phase in _ANCHORS and self._begun.get(phase, 0) < _MOST_BEGINNINGS:
+            self._begun[phase] = self._begun.get(phase, 0) + 1
             stack = self._stack(stack_of(threading.get_ident()))
-            self._noted[phase, stack] += 1
-            if self._noted[phase, stack] <= _NOTED:
+            self._noted[phase, stack] = noted = self._noted.get((phase, stack), 0) + 1
+            if noted <= _NOTED:
                 self._rows.append((perf_counter_ns(), 0, stack, phase))
 
     def stop(self) -> None:
