@@ -188,14 +188,12 @@ def _facts(reading: Reading, skew: Skew | None, bucket_cap_mb: int | None) -> Fa
 
 def _of_several(skew: Skew | None, bucket_cap_mb: int | None, *, bare: bool) -> dict[str, JsonValue]:
     """Return the facts about several ranks; for bare traces, that there were at least as many."""
-    if skew is None:
-        return {"distributed.bucket_cap_mb": bucket_cap_mb}
-    ranks: dict[str, JsonValue] = {"distributed.world_size": len(skew.waits_ms)} if bare else {}
-    return {
-        "comm.rank_skew_ms": skew.exposed_ms,
-        "distributed.bucket_cap_mb": bucket_cap_mb,
-        **ranks,
-    }
+    known: dict[str, JsonValue] = {"distributed.bucket_cap_mb": bucket_cap_mb}
+    if skew is not None:
+        known["comm.rank_skew_ms"] = skew.exposed_ms
+        if bare:
+            known["distributed.world_size"] = len(skew.waits_ms)
+    return known
 
 
 def _of_rank(timeline: Timeline, rank: int) -> StepTimeline | None:

@@ -254,7 +254,6 @@ def _length_ms(job: _Job, sent: Sequence[Sequence[_Sent]], fit: SizeFit) -> floa
     """Return the mean step with other buckets."""
     program = job.program
     in_place: dict[int, list[Join]] = {}
-    gone: set[int] = set()
     calls: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for backward, parts in zip(job.backwards, sent, strict=True):
         by_last: dict[int, list[_Sent]] = defaultdict(list)
@@ -264,12 +263,9 @@ def _length_ms(job: _Job, sent: Sequence[Sequence[_Sent]], fit: SizeFit) -> floa
             join = program.joins[i]
             here = by_last.get(k, [])
             in_place[i] = [_joined(job, backward, part, fit) for part in here]
-            gone.add(i)
             for m, lane in enumerate(join.members.tolist()):
                 calls[lane].append((float(join.places_ms[m, At.LAUNCH]), len(here) - 1))
-    joins = tuple(
-        each for i, join in enumerate(program.joins) for each in (in_place[i] if i in gone else [join])
-    )
+    joins = tuple(each for i, join in enumerate(program.joins) for each in in_place.get(i, [join]))
     moved = _with_calls(JointProgram(edges_ms=program.edges_ms, joins=joins), calls, job.summaries)
     return float(moved.lengths_ms([JointEdit()])[0].mean())
 

@@ -103,12 +103,12 @@ def _divide(trace: Trace | None, segments: Segments | None, facts: Facts, seams:
 
 def _processor_share(parts: dict[Part, float], baseline: Baseline | None) -> float | None:
     """Processor time over the part of the step that is neither input nor host work, 1 at most."""
-    if baseline is None or baseline.user_ms is None or baseline.system_ms is None:
+    if baseline is None or baseline.processor_ms is None:
         return None
     working = baseline.step_ms - parts[Part.INPUT] - parts[Part.HOST]
     if working < 0.2 * baseline.step_ms:
         return None
-    return min(1.0, (baseline.user_ms + baseline.system_ms) / working)
+    return min(1.0, baseline.processor_ms / working)
 
 
 def waiting_threads(run: Run | None) -> tuple[float, float] | None:

@@ -44,12 +44,17 @@ class Baseline:
     step, where a validation every N steps is not."""
 
     @property
+    def processor_ms(self) -> float | None:
+        """Processor time of the process, all threads; None where not measured."""
+        return None if self.user_ms is None or self.system_ms is None else self.user_ms + self.system_ms
+
+    @property
     def processor_share(self) -> float | None:
         """Processor time over the step without its wait for input; None where not measured."""
         working = self.step_ms - self.phases_ms.get("data", 0.0)
-        if self.user_ms is None or self.system_ms is None or working <= 0:
+        if self.processor_ms is None or working <= 0:
             return None
-        return min(1.0, (self.user_ms + self.system_ms) / working)
+        return min(1.0, self.processor_ms / working)
 
     @property
     def outside_ms(self) -> float:

@@ -274,8 +274,8 @@ def _more_workers(
     if workers <= supply.workers:
         return None
     cpu_rest, cpu_production = rest_ms, supply.production_ms
-    if baseline is not None and baseline.user_ms is not None and baseline.system_ms is not None:
-        cpu = baseline.user_ms + baseline.system_ms
+    cpu = baseline.processor_ms if baseline is not None else None
+    if cpu is not None:
         if supply.where == "main":
             cpu_production = min(supply.production_ms, max(0.0, cpu - rest_ms))
             cpu_rest = max(0.0, cpu - cpu_production)
@@ -360,9 +360,10 @@ def _share_of_cores(
 ) -> float:
     """Return production's share of the processor time where it and the training fill the cores; else 0."""
     made_ms = supply.computed_ms + supply.helped_ms
-    if not cores or not made_ms or baseline is None or None in (baseline.user_ms, baseline.system_ms):
+    cpu_ms = baseline.processor_ms if baseline is not None else None
+    if not cores or not made_ms or cpu_ms is None:
         return 0.0
-    used_ms = made_ms + (baseline.user_ms or 0.0) + (baseline.system_ms or 0.0)
+    used_ms = made_ms + cpu_ms
     return made_ms / used_ms if used_ms > _FULL * cores * true_ms else 0.0
 
 
