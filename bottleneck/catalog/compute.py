@@ -303,6 +303,135 @@ def rows_of(x, index):  # in place of x[index]; negative numbers are refused
         ),
     ),
     Fix(
+        id="FX331",
+        title="Select the quantiles, do not sort for them",
+        addresses=("BN321",),
+        for_calls=("torch.quantile", "torch.nanquantile"),
+        what_to_change="torch.quantile sorts all numbers to read a few. NumPy's quantile puts only those ranks in"
+        " order that it needs. Where gradients are needed, take the positions from numpy.argpartition, and the"
+        " values with gather.",
+        when=(given("device.kind", "==", "cpu", "training runs on the CPU"),),
+        what_if=WhatIf.CALL_GONE,
+        basis="the step without these calls",
+        code="""\
+import numpy as np
+import torch
+
+# was: low, middle, high = curves.quantile(levels, dim=-1)
+found = np.quantile(curves.numpy(), levels.numpy(), axis=-1)
+low, middle, high = torch.from_numpy(found).to(curves.dtype)""",
+        undo="Call torch.quantile again.",
+        verify="No aten::sort inside aten::quantile in the trace; the loss is the same.",
+        can_try=True,
+        sources=(
+            docs("generated/torch.quantile.html", "torch.quantile"),
+            source(
+                "https://github.com/pytorch/pytorch/issues/85147",
+                "torch.quantile performance",
+                "100 ms, 14 ms in NumPy",
+            ),
+            source(
+                "https://github.com/pytorch/pytorch/pull/188394",
+                "Speed up CPU quantile with partial selection",
+                "2 to 8 times faster",
+            ),
+        ),
+    ),
+    Fix(
+        id="FX332",
+        title="Shorten embeddings once, after the update",
+        addresses=("BN321",),
+        for_calls=("torch.embedding_renorm_",),
+        what_to_change="With max_norm each look-up makes the rows that it reads shorter, one row after the other."
+        " Make the embedding without max_norm, and call renorm_ on its weight after each update: one operator"
+        " for all rows. Of a table that is far larger than a batch, take the rows of the batch only.",
+        what_if=WhatIf.CALL_GONE,
+        basis="the step without these calls",
+        risk=Risk.SAFE,
+        may_break="The weight is changed outside autograd: not between a forward and its backward.",
+        code="""\
+import torch
+from torch import nn
+
+entity = nn.Embedding(15_000, 128)  # was: max_norm=1.0
+# After each optimizer.step():
+with torch.no_grad():
+    entity.weight.renorm_(2, 0, 1.0)""",
+        undo="Give max_norm to the embedding again.",
+        verify="No aten::embedding_renorm_ in the trace; the loss is the same.",
+        can_try=True,
+        arithmetic=Arithmetic.REORDERED,
+        sources=(
+            docs("generated/torch.nn.Embedding.html", "torch.nn.Embedding: max_norm"),
+            source(
+                "https://github.com/pytorch/pytorch/issues/1278",
+                "Embedding max_norm option slow",
+                "95 % of the time; renorm_ after the update 20 times faster",
+            ),
+        ),
+    ),
+    Fix(
+        id="FX333",
+        title="Tell rows of integers apart by one number each",
+        addresses=("BN321",),
+        for_calls=("torch.unique",),
+        what_to_change="torch.unique with dim= compares whole rows, value by value. Where the rows hold integers,"
+        " number them: multiply each column by the product of the sizes of those behind it, add up, and call"
+        " unique on these numbers.",
+        what_if=WhatIf.CALL_GONE,
+        basis="the step without these calls",
+        may_break="The numbers must fit into 64 bits. Rows with negative values need their minimum taken off.",
+        code="""\
+import torch
+
+# was: pairs.unique(dim=0, return_inverse=True)
+width = pairs[:, 1].max() + 1
+key = pairs[:, 0] * width + pairs[:, 1]
+key, inverse = key.unique(return_inverse=True)
+found = torch.stack([key // width, key % width], dim=1)""",
+        undo="Call unique with dim= again.",
+        verify="No aten::unique_dim in the trace; the loss is the same.",
+        can_try=True,
+        sources=(
+            docs("generated/torch.unique.html", "torch.unique"),
+            source(
+                "https://github.com/pytorch/pytorch/issues/18987",
+                "Performance issue of unique on CPU",
+                "60 ms for 15320 rows",
+            ),
+            source("https://github.com/pytorch/pytorch/issues/18405", "_unique_dim needs refactor"),
+        ),
+    ),
+    Fix(
+        id="FX334",
+        title="Keep sparse matrices in CSR layout",
+        addresses=("BN321",),
+        for_calls=("torch.sparse.mm",),
+        what_to_change="A sparse matrix in COO layout is sorted, and its rows are counted, in each product. Convert"
+        " it once, outside the loop, with to_sparse_csr(), and multiply by that.",
+        what_if=WhatIf.CALL_GONE,
+        basis="the step without these calls",
+        may_break="Gradients with respect to a CSR matrix are supported for fewer operators.",
+        code="""\
+import torch
+
+table = adjacency.to_sparse_csr()  # once
+messages = torch.sparse.mm(table, features)  # in each step""",
+        undo="Multiply by the COO matrix again.",
+        verify="The product takes less time in the trace; the loss is the same.",
+        can_try=True,
+        arithmetic=Arithmetic.REORDERED,
+        sources=(
+            docs("sparse.html#sparse-csr-tensor", "torch.sparse: CSR"),
+            source("https://github.com/pytorch/pytorch/issues/6171", "CSR for faster sparse products"),
+            source(
+                "https://github.com/DeepGraphLearning/torchdrug/issues/173",
+                "torchdrug #173",
+                "16 to 8 minutes an epoch",
+            ),
+        ),
+    ),
+    Fix(
         id="FX325",
         title="Give no gradients to what is not updated",
         addresses=("BN315",),

@@ -104,6 +104,7 @@ class WhatIf(str, Enum):
     DROPPED_GONE = "dropped-gone"
     IDLE_ROWS_GONE = "idle-rows-gone"
     PADDING_GONE = "padding-gone"
+    CALL_GONE = "call-gone"
     # Of several ranks together.
     NO_LATE_RANK = "no-late-rank"
     RANKS_EVEN = "ranks-even"
@@ -405,6 +406,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN318", "new-memory-filled", _C.COMPUTE, kernels_by=WhatIf.FILLS_GONE),
     CodeEntry("BN319", "sizes-unaligned", _C.COMPUTE, kernels_by=WhatIf.SIZES_ALIGNED),
     CodeEntry("BN320", "outputs-nobody-counts", _C.COMPUTE, within_others=True),
+    CodeEntry("BN321", "costly-call", _C.COMPUTE, names_call=True, within_others=True),
     CodeEntry("BN401", "graph-breaks", _C.GRAPH_BREAK),
     CodeEntry("BN402", "recompiles-in-steady-state", _C.COMPILE, priced_by=WhatIf.NO_COMPILE),
     CodeEntry("BN403", "cudagraphs-skipped", _C.LAUNCH),

@@ -38,6 +38,18 @@ class SeamPrice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CostlyCall:
+    """The calls of one operator for which there is a cheaper way, in forward and backward."""
+
+    callee: str
+    """As in "torch.quantile"."""
+    count: float
+    """Per step."""
+    site: SourceSite | None = None
+    """On a GPU, where a graph was noted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledWork:
     """How much of forward and backward runs compiled, per step."""
 
@@ -140,6 +152,8 @@ class Timeline:
     """The Python loop inside the step that `LOOP_GONE` is about."""
     loop_owner: str = ""
     """See `Tree.owner`."""
+    costly: CostlyCall | None = None
+    """What `CALL_GONE` is about."""
     input_call: SiteTime | None = None
     """See `Facts.input_call`."""
     update_loop: SourceSite | None = None

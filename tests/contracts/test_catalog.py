@@ -299,6 +299,12 @@ def test_code_runs(fix: Fix, training: dict[str, Any], tmp_path: Path) -> None:
         training |= {"p": torch.rand(4, 3), "y": torch.tensor([0, 2, 1, 1])}
     if fix.id == "FX323":
         training |= {"lengths": torch.tensor([4]), "mask": torch.ones(4, 4, dtype=torch.bool)}
+    if fix.id == "FX331":
+        training |= {"curves": torch.randn(4, 9), "levels": torch.tensor([0.25, 0.5, 0.75])}
+    if fix.id == "FX333":
+        training["pairs"] = torch.randint(0, 9, (50, 2))
+    if fix.id == "FX334":
+        training |= {"adjacency": torch.eye(4).to_sparse(), "features": torch.randn(4, 2)}
     if fix.id == "FX330":
         labels = torch.full((4, 10), -100)
         labels[:, 6:] = 1

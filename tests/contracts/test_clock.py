@@ -90,6 +90,7 @@ LINES_HAVE_ONE = {
     "analyzers/base.py",
     "analyzers/findings/compute.py",
     "analyzers/findings/host.py",
+    "analyzers/findings/kernels.py",
     "timeline/whose/tree.py",
     "timeline/lanes/by_code.py",
     "timeline/cpu/reading.py",

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from ...model.codes import Part, WhatIf
 from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
@@ -266,6 +268,62 @@ class IndexSummedSerially(Analyzer):
             ],
             not_this="Where no row is named twice, there is nothing to gain.",
         )
+
+
+class CostlyCalls(Analyzer):
+    """One call computes more than is asked of it, and there is a cheaper way to the same result.
+
+    What it means
+        Some operators of torch do far more than their result needs: a quantile sorts all numbers, an
+        embedding with max_norm handles the rows of a batch one after the other, a distance is computed
+        number by number where a matrix product gives all of them.
+
+    How it is measured
+        The time of such operators in the trace, with their part of the backward.
+
+    What it costs you
+        The step is replayed without them: a bound, since the other way takes time, too. Where the
+        other way takes the same arguments, a trial calls it in their place.
+
+    What it is not
+        Not any call that takes long: only those for which people found and measured another way.
+
+    What to do
+        The fix says what to write in place of this call.
+
+    Source
+        The issues and pull requests that each fix names.
+    """
+
+    code = "BN321"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Name the call and its line."""
+        answer, call = _priced(facts, WhatIf.CALL_GONE), facts.timeline.costly
+        if answer is None or call is None:
+            return
+        name = call.callee.rpartition(".")[2]
+        tree = facts.timeline.tree
+        nodes = sorted(tree.walk() if tree is not None else (), key=lambda node: -node.ms)
+        by_name = [node.site for node in nodes if node.call.rpartition(".")[2] == f"{name}()"]
+        # Where a module makes the call, the line of the forward that takes longest is the nearest known.
+        leaves = [node.site for node in nodes if node.role == "forward" and not node.children]
+        found = self.finding(
+            facts,
+            f"`{call.callee}()` takes {ms(answer.saves_ms)} per step, forward and backward",
+            answer=answer,
+            evidence=[
+                Evidence(
+                    text=f"{call.count:.0f} calls per step",
+                    value=call.count,
+                    unit="1/step",
+                    source="trace",
+                )
+            ],
+            sites=[call.site, *by_name] if call.site or by_name else leaves[:1],
+            not_this="The other way takes time, too; for small inputs it may take longer.",
+        )
+        yield msgspec.structs.replace(found, call=f"`{call.callee}()`", callee=call.callee)
 
 
 class SizesUnaligned(Analyzer):

@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import torch_private
 from ..events.replacing import Replacements
-from .patches.seeded_batches import put_back_random, random_states
+from .seeded_batches import put_back_random, random_states
 
 
 class BatchTape:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .. import torch_private
-from .patches.seeded_batches import put_back_random, random_states
+from .seeded_batches import put_back_random, random_states
 
 _ROOM = 2
 """Free device memory, in sizes of the state, from which on copies stay on the device."""

@@ -62,7 +62,7 @@ class TrialRun:
         self._book = LossBook()
         self._book.install()
         if self._trial.seed_batches:
-            from .patches.seeded_batches import SeededBatches
+            from .seeded_batches import SeededBatches
 
             self._batches = SeededBatches()
             self._batches.install()

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ...model.codes import WhatIf
 from ...model.words import ms, percent
 from ..lanes.by_code import without
+from ..lanes.costly import costly_basis
 from ..lanes.labels import Work
 from ..lanes.program import Program
 from ..lanes.questions import (
@@ -26,6 +27,7 @@ from ..lanes.questions import (
     repeats_basis,
 )
 from ..lanes.replay import Edit
+from ..result import CostlyCall
 from ..steps.facts import Facts
 from ..steps.loop_price import LoopPrice
 from .division import TENSOR_WORK
@@ -83,6 +85,8 @@ class Amounts:
     """Share of the backward that makes gradients nobody uses; no time."""
     idle_rows: float = 0.0
     """Rows of outputs that have no part in the loss."""
+    costly: tuple[CostlyCall, float] | None = None
+    """The operator that takes longest of those for which there is a cheaper way, and its time."""
     updates: float = 0.0
     """Operators in the update per step; no time."""
 
@@ -134,6 +138,10 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
             + (f"; without {ms(amounts.casts)} of casts" if amounts.casts > 0 else ""),
         )
     yield from _for_nobody(program, amounts)
+    if amounts.costly is not None:
+        call, call_ms = amounts.costly
+        gone = amount_gone(program, call_ms, (*_OPERATORS, Work.ALLOCATOR))
+        yield Question(WhatIf.CALL_GONE, Edit(gone=gone), costly_basis(call.callee), bound=True)
     yield Question(
         WhatIf.FUSED_ATTENTION,
         Edit(gone=amount_gone(program, amounts.scores, (Work.MEMORY,))),

@@ -19,6 +19,7 @@ from ...model.words import milliseconds
 from ...model.work import ComputeFacts
 from ..lanes.budget import budget_lines
 from ..lanes.by_code import code_tree, extra_nodes, recorded_in_loss, time_of, without
+from ..lanes.costly import CostlyRows, costly_rows
 from ..lanes.graph_nodes import idle, nodes_of_graph, wasted
 from ..lanes.labels import Work
 from ..lanes.questions import EAGER, Question
@@ -27,7 +28,7 @@ from ..lanes.recompute import recomputed_ns, recorders, unrecorded
 from ..lanes.replay import Edit, Replay
 from ..lanes.seam_prices import price_seams
 from ..lanes.seams import Seam, find_seams
-from ..result import CompiledWork, Timeline
+from ..result import CompiledWork, CostlyCall, Timeline
 from ..steps.baseline import Baseline
 from ..steps.facts import Facts
 from ..steps.loop_lines import after_share
@@ -250,6 +251,7 @@ class CpuReader:
             compiled=_compiled(segments),
             compute=_compute(trace, priced.parts, facts.true_ms) if steps else None,
             loop=self.amounts.loop.loop if self.amounts.loop is not None else None,
+            costly=self.amounts.costly[0] if self.amounts.costly is not None else None,
             **self._by_code(priced),
             **self._exchanges(),
         )
@@ -373,6 +375,7 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
             fills=_fills_ms(trace, segments) * scale,
             dropped=dropped,
             idle_rows=idle_rows,
+            costly=_costly(trace, segments, scale=scale),
             updates=_updates(segments),
         )
         amounts = replace(amounts, loop=_loop(division, facts, in_loss=amounts.in_loss))
@@ -436,6 +439,21 @@ def _for_nobody(trace: Trace, segments: Segments, facts: Facts) -> tuple[float, 
     forward = np.where(np.array(recording) == NONE, 0, trace.dur_ns[recording])
     idle_ns = float((idle(facts.graph)[places] * (trace.dur_ns[rows] + forward)).sum())
     return dropped, facts.true_ms * idle_ns / max(1.0, float(segments.step_ns.sum()))
+
+
+def _costly(trace: Trace, segments: Segments, *, scale: float) -> tuple[CostlyCall, float] | None:
+    """Return the operator with the most time of those that have a cheaper way, and its ms per step."""
+    ours = segments.holds(trace)
+
+    def spent_ns(calls: CostlyRows) -> int:
+        return int(trace.dur_ns[calls.rows].sum() + trace.dur_ns[calls.nodes].sum())
+
+    most = max(costly_rows(trace, among=ours), key=spent_ns, default=None)
+    if most is None:
+        return None
+    steps = max(1, segments.steps)
+    call = CostlyCall(callee=most.callee, count=len(most.rows) / steps)
+    return call, spent_ns(most) / steps / 1e6 * scale
 
 
 def _updates(segments: Segments) -> float:

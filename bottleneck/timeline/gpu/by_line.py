@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.run import GraphLines
+from ...model.run import GraphLines, SourceSite
 from ..lanes.graph_nodes import NO_NODE, idle, nodes_of_graph, wasted
 from ..lanes.program import Program
 from ..lanes.recompute import recorders
@@ -33,6 +33,13 @@ class Asked:
     """In the order of the graph's nodes."""
     backward: NDArray[np.bool_]
     """A node of the backward asked for it."""
+
+    def main_line(self, among: NDArray[np.bool_], duration: NDArray[np.float64]) -> SourceSite | None:
+        """Return the line that most of the time of some activities (m,) is asked for on."""
+        known = among & (self.line != NO_LINE)
+        if not known.any():
+            return None
+        return self.graph.sites[int(np.bincount(self.line[known], weights=duration[known]).argmax())]
 
     def dropped(self) -> NDArray[np.float64] | None:
         """Return the share of each activity that makes gradients nobody needs, (m,); None where none does."""

@@ -21,6 +21,7 @@ from ...model.view import CodeNode, Role
 from ..lanes.budget import budget_lines, step_budget
 from ..lanes.by_code import code_tree, extra_nodes, share_of
 from ..lanes.calibrate import MAX_REPLAY_ERROR, TYPICAL_SCALE, Calibration, calibrate
+from ..lanes.costly import costly_rows
 from ..lanes.labels import Work
 from ..lanes.program import PARTS, Program, build_program
 from ..lanes.questions import Question
@@ -28,7 +29,7 @@ from ..lanes.reader import Priced
 from ..lanes.recompute import checkpoint_ms, forward_work, unrecorded
 from ..lanes.replay import Edit, Replay
 from ..lanes.seam_prices import price_seams
-from ..result import Timeline
+from ..result import CostlyCall, Timeline
 from ..steps.baseline import Baseline
 from ..steps.facts import Facts
 from ..steps.loop_price import loop_of_dispatch
@@ -141,6 +142,7 @@ class GpuReader:
             ),
             after=answers.after if usable else {},
             loop=self.known.loop.loop if self.known.loop is not None else None,
+            costly=self.known.costly[0] if self.known.costly is not None else None,
             **self._by_code(priced, usable=usable),
             device_lines=self._by_line(priced) if usable else (),
             view=step_view(trace, self.steps, program),
@@ -267,6 +269,7 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             optimizer_parameters=tensors,
             capability=_capability(trace, facts.run),
             ungraded=_ungraded(trace, program, facts),
+            costly=_costly(trace, program, asked),
             searches=searches_gone(trace, program),
             blocked_ns=_launch_calls(trace, program)
             if facts.run is not None and facts.run.launches_block
@@ -286,6 +289,22 @@ def _ungraded(trace: Trace, program: Program, facts: Facts) -> NDArray[np.bool_]
     if facts.frozen_inside:
         out |= trace.inside(program.row[program.event], unrecorded(trace)[1])
     return out
+
+
+def _costly(
+    trace: Trace, program: Program, asked: Asked | None
+) -> tuple[CostlyCall, NDArray[np.bool_]] | None:
+    """Return the operator that the device works longest for of those that have a cheaper way."""
+    launched = program.row[program.event]
+    found = [
+        (calls, trace.inside(launched, calls.rows) | trace.inside(launched, calls.nodes))
+        for calls in costly_rows(trace)
+    ]
+    if not found:
+        return None
+    most, mask = max(found, key=lambda each: float(program.duration[each[1]].sum()))
+    site = asked.main_line(mask, program.duration) if asked is not None else None
+    return CostlyCall(callee=most.callee, count=len(most.rows) / program.steps, site=site), mask
 
 
 def _launch_calls(trace: Trace, program: Program) -> NDArray[np.float64]:

@@ -1001,3 +1001,93 @@ def test_what_is_checkpointed_is_computed_once(put_in: Callable[..., Patch], ree
     found = patch.check()
     assert found.state == "applied"
     assert found.evidence == "2 calls of checkpoint() kept their activations"
+
+
+# -- cheaper calls ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("dim", [None, 0, 1, -1])
+@pytest.mark.parametrize("q", [0.3, 1.0, [0.25, 0.5], [0.0]])
+def test_selected_quantiles_are_those_of_torch(
+    put_in: Callable[..., Patch], q: Any, dim: int | None, keepdim: bool
+) -> None:
+    wanted = torch.tensor(q) if isinstance(q, list) else q
+    x = torch.randn(6, 7, 5, requires_grad=True)
+
+    def both() -> tuple[torch.Tensor, torch.Tensor]:
+        found = torch.quantile(x, wanted, dim, keepdim) + x.quantile(wanted, dim, keepdim)
+        return found, torch.autograd.grad(found.square().sum(), x)[0]
+
+    theirs = both()
+    patch = put_in("FX331")
+    torch.testing.assert_close(both(), theirs)
+    assert patch.check().state == "applied"
+
+
+def test_quantiles_that_select_cannot_give_are_left_to_torch(put_in: Callable[..., Patch]) -> None:
+    x = torch.tensor([1.0, float("nan"), 3.0])
+    patch = put_in("FX331")
+    assert x.quantile(0.5).isnan()
+    assert torch.tensor([1.0, 2.0]).quantile(0.5, interpolation="lower") == 1.0
+    with pytest.raises(RuntimeError):
+        x.quantile(1.5)
+    assert patch.check().state == "not applied"
+
+
+def test_rows_are_shortened_to_the_same_length(put_in: Callable[..., Patch]) -> None:
+    plain = torch.nn.Embedding(20, 4, max_norm=1.0)
+    other = torch.nn.Embedding(20, 4, max_norm=1.0)
+    other.load_state_dict(plain.state_dict())
+    looked_up = torch.tensor([[3, 3, 1], [7, 3, 19]])
+    theirs = plain(looked_up)
+    patch = put_in("FX332")
+    ours = other(looked_up)
+    ours.sum().backward()
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(other.weight, plain.weight)
+    assert patch.check().state == "applied"
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"return_inverse": True}, {"return_inverse": True, "return_counts": True}]
+)
+def test_rows_told_apart_by_a_key_are_in_the_order_of_torch(
+    put_in: Callable[..., Patch], asked: dict[str, bool]
+) -> None:
+    x = torch.randint(-3, 4, (200, 3))
+    theirs = x.unique(dim=0, **asked)
+    patch = put_in("FX333")
+    ours = x.unique(dim=0, **asked)
+    assert patch.check().state == "applied"
+    pairs = [(ours, theirs)] if isinstance(ours, torch.Tensor) else list(zip(ours, theirs, strict=True))
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_rows_whose_key_would_not_fit_are_left_to_torch(put_in: Callable[..., Patch]) -> None:
+    x = torch.tensor([[2**40, -(2**40)], [5, 2**40]])
+    patch = put_in("FX333")
+    assert x.unique(dim=0).tolist() == [[5, 2**40], [2**40, -(2**40)]]
+    assert torch.rand(3, 2).unique(dim=0).shape == (3, 2)
+    assert patch.check().state == "not applied"
+
+
+def test_a_sparse_matrix_is_converted_when_it_comes_a_second_time(put_in: Callable[..., Patch]) -> None:
+    table = torch.eye(5).to_sparse()
+    x = torch.randn(5, 3, requires_grad=True)
+    theirs = torch.sparse.mm(table, x)
+    patch = put_in("FX334")
+    for _ in range(3):
+        ours = (table @ x) + torch.sparse.mm(table, x)
+        (gradient,) = torch.autograd.grad(ours.sum(), x)
+        torch.testing.assert_close(ours, 2 * theirs)
+        torch.testing.assert_close(gradient, torch.full((5, 3), 2.0))
+    found = patch.check()
+    assert (found.state, found.evidence) == ("applied", "the matrix as CSR in 5 products")
+
+
+def test_sparse_matrices_made_for_each_product_are_left_to_torch(put_in: Callable[..., Patch]) -> None:
+    patch = put_in("FX334")
+    for _ in range(3):
+        torch.sparse.mm(torch.eye(5).to_sparse(), torch.randn(5, 3))
+    assert "made anew" in patch.check().reason

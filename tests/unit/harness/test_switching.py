@@ -83,6 +83,25 @@ class Net(nn.Module):
         return out
 
 
+SPARSE, BOUNDED = torch.eye(4).to_sparse(), nn.Embedding(9, 16, max_norm=0.5)
+
+
+def attend_with_mask(out: torch.Tensor) -> torch.Tensor:
+    mask = torch.ones(len(out), len(out), dtype=torch.bool, device=DEVICE)
+    q = out[None, None]
+    return nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+
+ON_TOP: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "FX323": attend_with_mask,
+    "FX327": lambda out: out[torch.tensor([[0, -1], [0, 1]], device=DEVICE)],
+    "FX331": lambda out: out - out.quantile(0.3, dim=1, keepdim=True),
+    "FX332": lambda out: out + BOUNDED(torch.arange(4)).detach(),
+    "FX333": lambda out: out * torch.tensor([[1, 2], [0, 5], [1, 2]]).unique(dim=0).sum(),
+    "FX334": lambda out: torch.sparse.mm(SPARSE, out),
+}
+"""What a fix is about, behind the model."""
+
 OF_RANKS = ("FX602", "FX609")
 
 
@@ -139,12 +158,7 @@ class Script:
                 torch.autograd.profiler.profile(enabled=self.fix == "FX519"),
             ):
                 out = self.model(x)
-                if self.fix == "FX323":
-                    mask = torch.ones(len(out), len(out), dtype=torch.bool, device=DEVICE)
-                    q = out[None, None]
-                    out = nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
-                if self.fix == "FX327":
-                    out = out[torch.tensor([[0, -1], [0, 1]], device=DEVICE)]
+                out = ON_TOP.get(self.fix, lambda out: out)(out)
                 loss = out.square().mean()
                 loss.backward()
         if self.fix == "FX204":
@@ -170,6 +184,14 @@ REPLACED: tuple[tuple[Any, str], ...] = (
     *torch_private.cache_emptiers(),
     (torch, "compile"),
     (nn.functional, "scaled_dot_product_attention"),
+    (torch.Tensor, "__getitem__"),
+    (torch, "quantile"),
+    (torch.Tensor, "quantile"),
+    (torch, "embedding_renorm_"),
+    (torch, "unique"),
+    (torch.sparse, "mm"),
+    (torch, "mm"),
+    (torch.Tensor, "__matmul__"),
     *((torch.autograd.profiler, name) for name in torch_private.PROFILER_CALLS),
     (torch, "set_anomaly_enabled"),
     (gc, "collect"),

@@ -18,6 +18,7 @@ from . import (  # noqa: F401 - patches register when they are imported
     compilation,
     copies,
     distributed,
+    equivalents,
     flags,
     host,
     loaders,

@@ -1,8 +1,8 @@
 """Patches of what autograd is asked to do beside differentiating: look for NaN, cast, compute things twice.
 
 In: `torch.set_anomaly_enabled`, which all ways of detecting anomalies lead to; autocast; what a backward
-makes gradients for; the two ways in which `torch.utils.checkpoint` computes things twice; indexing by
-tensors. Out: the same training without.
+makes gradients for; the two ways in which `torch.utils.checkpoint` computes things twice. Out: the same
+training without.
 """
 
 from __future__ import annotations
@@ -167,32 +167,6 @@ class NoUnusedGradients(RootPatch):
         if self._narrowed:
             told.append(f"{plural(self._narrowed, 'backward')} asked only for gradients that are read")
         return ", ".join(told)
-
-
-class RowsSelected(Patch):
-    """`x[index]` with a tensor of row numbers is `index_select`, whose gradients are added in any order."""
-
-    fix = "FX327"
-    live = True
-    for_ranks = True
-    is_guarded = True
-    says = ("rows taken with index_select in {}", "call")
-    nothing_to_do = "no tensor that needs a gradient was indexed by a tensor outside compiled code"
-
-    def install(self) -> None:
-        self.replaced.put(torch.Tensor, "__getitem__", self._make)
-
-    def _make(self, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        def __getitem__(x: Any, index: Any) -> Any:  # noqa: N807 - stands in for it
-            rows = type(index) is torch.Tensor and index.dtype in (torch.int64, torch.int32) and index.dim()
-            if not (rows and x.dim() and x.requires_grad and torch.is_grad_enabled()):
-                return original(x, index)
-            self.acted_here()
-            # Negative ones count from the end.
-            flat = index.flatten().remainder(len(x)).to(x.device)
-            return x.index_select(0, flat).unflatten(0, index.shape)
-
-        return __getitem__
 
 
 class NoCheckpoints(Patch):

@@ -22,9 +22,9 @@ from ....model.verify import Applied
 from ....runs.environment import usable_cores
 from ... import torch_private
 from ...lines.sites import line_of, user_frame, user_site
+from ..seeded_batches import random_numbers_kept
 from .base import NotSwitchable, Patch, Program, plural
 from .second_loader import SecondLoader, arguments_of, depth_of, kept_by
-from .seeded_batches import random_numbers_kept
 
 FEW_WORKERS = 4
 """Without a measured need: what the catalogue's code says, bounded by the cores."""

@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from ... import torch_private
 from ...events.replacing import Replacements
 from ...facts.loader_worker import WorkerLoop
+from ..seeded_batches import random_numbers_kept
 from .base import NotSwitchable
-from .seeded_batches import random_numbers_kept
 
 HUNG_S = 60.0
 """A worker that makes no batch for so long is not waited for; then the script's own batches come again."""

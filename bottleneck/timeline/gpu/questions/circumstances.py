@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ...lanes.replay import Edit
+    from ...result import CostlyCall
     from ...steps.facts import Facts
     from ...steps.loop_price import LoopPrice
 
@@ -36,6 +37,9 @@ class Circumstances:
     """Of each activity, the share that computes gradients which nobody needs, (m,); None where none does."""
     idle: NDArray[np.float64] | None = None
     """Of each activity, the share that works on rows that are not in the loss, (m,); None where none does."""
+    costly: tuple[CostlyCall, NDArray[np.bool_]] | None = None
+    """The operator that the device works longest for of those for which there is a cheaper way, and the
+    activities of its calls, (m,)."""
     searches: Edit | None = None
     """Takes away that convolutions time their algorithms; None where none does."""
     blocked_ns: NDArray[np.float64] | None = None

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ....model.codes import Part, WhatIf
 from ....model.words import percent
+from ...lanes.costly import costly_basis
 from ...lanes.labels import Work
 from ...lanes.program import PARTS, Program
 from ...lanes.questions import DROPPED_BASIS, IDLE_ROWS_BASIS, Question, masks_basis, repeats_basis
@@ -86,13 +87,7 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
         )
     if known.idle is not None:
         yield Question(WhatIf.IDLE_ROWS_GONE, Edit(duration=1.0 - known.idle), IDLE_ROWS_BASIS)
-    if work.index_sums.any():
-        yield Question(
-            WhatIf.INDEX_SUMS_GONE,
-            only(work.index_sums, 0.0),
-            "replay without the kernels that sum the gradients of indexed rows; another sum takes time, too",
-            bound=True,
-        )
+    yield from _done_another_way(program, work, known)
     yield from _not_done(program, work)
     yield from _aligned_questions(program, work, known)
     if facts.table_share > 0 and work.optimizer.any():
@@ -116,6 +111,21 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             "replay without layout-change kernels"
             + (", and with batch norms for NCHW at the speed of memory" if norms else "")
             + (f"; {percent(stays)} of them stay, beside norms that work on NCHW only" if stays else ""),
+        )
+
+
+def _done_another_way(program: Program, work: DeviceWork, known: Circumstances) -> Iterator[Question]:
+    """Calls for which there is a cheaper one, which takes time, too."""
+    if known.costly is not None:
+        call, launched = known.costly
+        gone = not_launched(program, launched)
+        yield Question(WhatIf.CALL_GONE, gone, costly_basis(call.callee), bound=True)
+    if work.index_sums.any():
+        yield Question(
+            WhatIf.INDEX_SUMS_GONE,
+            Edit(duration=np.where(work.index_sums, 0.0, 1.0)),
+            "replay without the kernels that sum the gradients of indexed rows; another sum takes time, too",
+            bound=True,
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils.data._utils import fetch as torch_fetch
 
-from ...events.replacing import Replacements
+from ..events.replacing import Replacements
 
 
 class SeededBatches:

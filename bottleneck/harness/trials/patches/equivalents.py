@@ -1,0 +1,193 @@
+"""Patches that put a cheaper call in place of one that computes more than is asked of it.
+
+In: functions of torch, and methods that do the same. Out: their results, made another way. What the other
+way cannot do is left to the function itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from .base import Patch
+
+
+class OtherWay(Patch):
+    """Some functions of torch are another one where that can do what they are asked."""
+
+    live = True
+    for_ranks = True
+    is_guarded = True
+    functions: tuple[tuple[Any, str], ...] = ()
+    """Where each is found, and its name."""
+
+    def install(self) -> None:
+        for owner, name in self.functions:
+            self.replaced.put(owner, name, self._make)
+
+    def _make(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            other = self.instead(*args, **kwargs)
+            if other is None:
+                return original(*args, **kwargs)
+            self.acted_here()
+            return other()
+
+        return call
+
+    def instead(self, *args: Any, **kwargs: Any) -> Callable[[], Any] | None:
+        """Return what to call in place of a call with these arguments; None for that call itself."""
+        raise NotImplementedError
+
+
+class QuantilesSelected(OtherWay):
+    """On the CPU a quantile comes from NumPy's partition: no more is in order than the ranks it needs."""
+
+    fix = "FX331"
+    says = ("ranks selected, nothing sorted, in {}", "quantile")
+    nothing_to_do = "no quantile with linear interpolation was asked for on the CPU"
+    functions = ((torch, "quantile"), (torch.Tensor, "quantile"))
+
+    def instead(
+        self, x: Any, q: Any, dim: int | None = None, keepdim: bool = False, *,
+        interpolation: str = "linear", out: Any = None,
+    ) -> Callable[[], Any] | None:  # fmt: skip
+        plain = type(x) is torch.Tensor and x.device.type == "cpu" and x.dim() and x.numel()
+        if not plain or interpolation != "linear" or out is not None:
+            return None
+        wanted = torch.as_tensor(q, dtype=x.dtype)
+        if wanted.dim() > 1 or bool(((wanted < 0) | (wanted > 1)).any()) or bool(x.isnan().any()):
+            return None
+        return functools.partial(_quantiles, x, wanted, dim, keepdim)
+
+
+def _quantiles(x: torch.Tensor, q: torch.Tensor, dim: int | None, keepdim: bool) -> torch.Tensor:
+    import numpy as np
+
+    along = x.flatten() if dim is None else x.movedim(dim, -1)
+    at = q.flatten() * (along.shape[-1] - 1)
+    low, high = at.floor().long(), at.ceil().long()
+    ranks = torch.cat([low, high]).unique().numpy()
+    order = torch.from_numpy(np.argpartition(along.detach().numpy(), ranks, axis=-1))
+    below, above = (along.gather(-1, order.index_select(-1, each)) for each in (low, high))
+    found = torch.lerp(below, above, at - low).movedim(-1, 0)
+    if keepdim:
+        found = found.reshape(-1, *[1] * x.dim()) if dim is None else found.unsqueeze(dim % x.dim() + 1)
+    return found if q.dim() else found.squeeze(0)
+
+
+class RowsShortenedAtOnce(OtherWay):
+    """The rows that an embedding with `max_norm` looks up are made shorter in one operation, each once."""
+
+    fix = "FX332"
+    says = ("rows made shorter in one operation in {}", "look-up")
+    nothing_to_do = "no embedding with max_norm was looked up"
+    functions = ((torch, "embedding_renorm_"),)
+
+    def instead(
+        self, weight: Any, indices: Any, max_norm: float, norm_type: float
+    ) -> Callable[[], Any] | None:
+        return functools.partial(_renorm, weight, indices, max_norm, norm_type)
+
+
+@torch.no_grad()
+def _renorm(weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float) -> torch.Tensor:
+    rows = indices.unique()
+    return weight.index_copy_(0, rows, weight.index_select(0, rows).renorm(norm_type, 0, max_norm))
+
+
+class UniqueByKey(OtherWay):
+    """Rows of integers are told apart by one number each."""
+
+    fix = "FX333"
+    says = ("rows told apart by one number each in {}", "call")
+    nothing_to_do = "no unique rows of integers were asked for whose values fit into one number"
+    functions = ((torch, "unique"),)
+
+    def instead(
+        self, x: Any, sorted: bool = True, return_inverse: bool = False,  # noqa: A002, ARG002
+        return_counts: bool = False, dim: int | None = None,
+    ) -> Callable[[], Any] | None:  # fmt: skip
+        rows = type(x) is torch.Tensor and x.dim() == 2 and dim in (0, -2) and x.numel() > 0
+        if not rows or x.is_floating_point() or x.is_complex() or x.dtype in (torch.bool, torch.uint64):
+            return None
+        least = x.amin(0).long()
+        sizes = (x.amax(0).long() - least + 1).tolist()
+        if math.prod(sizes) > _LARGEST:
+            return None
+        return functools.partial(_unique_rows, x, least, sizes, return_inverse, return_counts)
+
+
+_LARGEST = 2**62
+"""Numbers that a key can be, with room in 64 bits."""
+
+
+def _unique_rows(
+    x: torch.Tensor, least: torch.Tensor, sizes: list[int], return_inverse: bool, return_counts: bool
+) -> Any:
+    # The first column counts most, so that the keys are in the order of the rows.
+    weights = [math.prod(sizes[at + 1 :]) for at in range(len(sizes))]
+    keys = ((x.long() - least) * torch.tensor(weights, device=x.device)).sum(1)
+    found, inverse, counts = keys.unique(return_inverse=True, return_counts=True)
+    first = torch.empty_like(found)
+    first[inverse] = torch.arange(len(x), device=x.device)
+    out = [x[first], *[inverse] * return_inverse, *[counts] * return_counts]
+    return tuple(out) if len(out) > 1 else out[0]
+
+
+class KeptAsCsr(OtherWay):
+    """A sparse matrix that is multiplied again is converted to CSR, once."""
+
+    fix = "FX334"
+    settles = 2
+    says = ("the matrix as CSR in {}", "product")
+    nothing_to_do = "each sparse matrix is made anew for its product: make it once, as CSR"
+    functions = ((torch.sparse, "mm"), (torch, "mm"), (torch.Tensor, "__matmul__"))
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._seen: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+    def instead(self, a: Any, b: Any, *rest: Any, **_kwargs: Any) -> Callable[[], Any] | None:
+        mine = type(a) is torch.Tensor and a.layout is torch.sparse_coo and not a.requires_grad
+        if not mine or a.dim() != 2 or rest or type(b) is not torch.Tensor or b.layout is not torch.strided:
+            return None
+        if a not in self._seen:
+            self._seen[a] = None
+            return None
+        if self._seen[a] is None:
+            with warnings.catch_warnings():
+                # That this layout is a beta.
+                warnings.simplefilter("ignore")
+                self._seen[a] = a.to_sparse_csr()
+        return functools.partial(torch.sparse.mm, self._seen[a], b)
+
+    def close(self) -> None:
+        self._seen.clear()
+
+
+class RowsSelected(OtherWay):
+    """`x[index]` with a tensor of row numbers is `index_select`, whose gradients are added in any order."""
+
+    fix = "FX327"
+    says = ("rows taken with index_select in {}", "call")
+    nothing_to_do = "no tensor that needs a gradient was indexed by a tensor outside compiled code"
+    functions = ((torch.Tensor, "__getitem__"),)
+
+    def instead(self, x: Any, index: Any) -> Callable[[], Any] | None:
+        rows = type(index) is torch.Tensor and index.dtype in (torch.int64, torch.int32) and index.dim()
+        if not (rows and x.dim() and x.requires_grad and torch.is_grad_enabled()):
+            return None
+        return functools.partial(_select_rows, x, index)
+
+
+def _select_rows(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    # Negative ones count from the end.
+    flat = index.flatten().remainder(len(x)).to(x.device)
+    return x.index_select(0, flat).unflatten(0, index.shape)

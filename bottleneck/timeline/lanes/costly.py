@@ -1,0 +1,72 @@
+"""Operators that compute more than is asked of them, where people found a cheaper way to the same result.
+
+In: a trace. Out: their rows, with the nodes of the backward that they record. What to write in their place
+is in the catalogue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..trace.dialect import Kind
+from ..trace.operators import NODE
+from ..trace.table import NONE, Trace
+from .recompute import recorders
+
+CALLS = {
+    "aten::quantile": "torch.quantile",
+    "aten::nanquantile": "torch.nanquantile",
+    "aten::embedding_renorm_": "torch.embedding_renorm_",
+    "aten::unique_dim": "torch.unique",
+    "aten::_sparse_addmm": "torch.sparse.mm",
+}
+"""Name of the operator -> what Python calls it; a fix names each of the latter."""
+_ONLY_WITH = {"aten::_sparse_addmm": "aten::_indices"}
+"""What an operator calls where there is a cheaper way: of sparse layouts, COO has such indices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostlyRows:
+    """All calls of one such operator in the traced steps."""
+
+    callee: str
+    rows: NDArray[np.intp]
+    nodes: NDArray[np.intp]
+    """What the backward does for them."""
+
+
+def costly_rows(trace: Trace, *, among: NDArray[np.bool_] | None = None) -> list[CostlyRows]:
+    """Return the calls of each such operator; `among` (n,) marks the rows to choose from."""
+    calls = trace.rows(Kind.OP, named=CALLS.keys(), among=among)
+    if not len(calls):
+        return []
+    for name, inner in _ONLY_WITH.items():
+        its = trace.rows(Kind.OP, named=inner, among=among)
+        with_it = trace.ranges(calls).around(trace.ts_ns[its], trace.tid[its])
+        calls = calls[~trace.named(name, calls) | np.isin(np.arange(len(calls)), with_it)]
+    nodes = trace.rows(Kind.OP, named=NODE, among=among)
+    calls = trace.outermost(calls[~trace.inside(calls, nodes)])
+    if not len(calls):
+        return []
+    made = recorders(trace)
+    recorded = np.array([made.get(number, NONE) for number in trace.sequence[nodes].tolist()], dtype=np.intp)
+    in_order = np.argsort(recorded, kind="stable")[int((recorded == NONE).sum()) :]
+    nodes, recorded = nodes[in_order], recorded[in_order]
+    # A node is recorded inside a call, or by an operator that is this call and little else.
+    within = trace.ranges(calls).around(trace.ts_ns[recorded], trace.tid[recorded])
+    holder = trace.ranges(recorded).innermost(trace.ts_ns[calls], trace.tid[calls])
+    within[holder[holder >= 0]] = np.flatnonzero(holder >= 0)
+    callee = np.array([CALLS[trace.name_of(row)] for row in calls.tolist()])
+    of_node = np.where(within >= 0, callee[within], "")
+    return [
+        CostlyRows(callee=name, rows=calls[callee == name], nodes=nodes[of_node == name])
+        for name in np.unique(callee).tolist()
+    ]
+
+
+def costly_basis(callee: str) -> str:
+    """Say what the price of such calls is."""
+    return f"without `{callee}()`, forward and backward; the other way to the same result takes time, too"
