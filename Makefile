@@ -1,6 +1,7 @@
 # make demo    diagnose a shipped example and print the report
 # make test    the whole test suite
-# make check   what CI runs: linters, types, layers, tests with their coverage, the gate over our own examples
+# make check   what CI runs: linters, types, layers, tests, the gate over our own examples
+# make coverage   the tests, with the lines that they reach
 # make fuzz    damaged input: 10,000 cases, other ones each time (FUZZ_CASES; FUZZ_KEEP=FOLDER keeps what fails)
 # make oldest  the harness's tests with the oldest supported torch, and with the oldest Python if it is
 #              installed, in .venv-oldest (5 GB: the only wheel on PyPI includes CUDA); if that torch cannot be
@@ -13,8 +14,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3.1
 	$$p -c 'import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' \
 	2>/dev/null && echo $$p && break; done)
 BIN := $(VENV)/bin
-# Not nproc: it returns OMP_NUM_THREADS if that is set. One more than cores: a quarter of the time the tests wait.
-WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n -gt 7 ] && echo 8 || echo $$((n + 1)))
+# Not nproc: it returns OMP_NUM_THREADS if that is set. Two more than cores: a quarter of the time the tests wait.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n -gt 6 ] && echo 8 || echo $$((n + 2)))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 OLDEST ?= 2.6.0
@@ -35,7 +36,7 @@ test: $(VENV)/.development
 coverage: $(VENV)/.development
 	$(BIN)/python -m pytest -n $(WORKERS) --reruns 1 --cov --cov-report=term:skip-covered $(ARGS)
 
-check: lint types layers coverage gate
+check: lint types layers test gate
 
 fuzz: $(VENV)/.development
 	FUZZ_CASES=$${FUZZ_CASES:-10000} $(BIN)/python -m pytest -q -p no:cacheprovider -n $(WORKERS) tests/fuzz $(ARGS)

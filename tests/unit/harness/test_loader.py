@@ -482,7 +482,7 @@ def test_rows_that_torch_handles_one_by_one_are_told_from_work(watch: LoaderWatc
     assert tabular.samples > 0
     # What is sampled at the edges of a batch is not told apart.
     assert tabular.rows_share is not None
-    assert tabular.rows_share > 0.7
+    assert tabular.rows_share > 0.5
     assert tabular.sites == []
     assert working.rows_share is not None
     assert working.rows_share < 0.3

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from recorded.cases import CASES
 
+from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.ingest import read_trace
 from torch_bottleneck.timeline.lanes.costly import CostlyRows, costly_rows
 from torch_bottleneck.timeline.trace.table import Trace
@@ -66,3 +68,14 @@ def test_what_is_done_the_cheaper_way_already_is_not_found(tmp_path: Path) -> No
         csr = COO.to_sparse_csr()
     trace = traced(lambda x: PLAIN(torch.arange(50)) * x.median() + torch.sparse.mm(csr, x), tmp_path)
     assert found(trace) == {}
+
+
+def test_the_step_without_the_call_is_near_what_the_cure_of_the_thread_measured() -> None:
+    case = CASES["cpu-thread-quantile"]
+    first = diagnose_paths([case.folder]).suggestions[0]
+    assert (first.fix, first.bound) == ("FX331", True)
+    assert first.site is not None
+    assert (first.site.line, first.site.function) == (48, "marks")
+    fixed_ms = float(case.facts["measured_fixed_ms"])
+    assert first.predicted_ms is not None
+    assert 0.75 * fixed_ms < first.predicted_ms < fixed_ms, "a bound: selecting takes time, too"
