@@ -135,6 +135,8 @@ class OtherHostWork(Analyzer):
     ) -> Finding:
         """Say whose code it is: one line and its call, or how many there are."""
         first, cost = extras[0], extras[0].price_ms or 0.0
+        # A function that the model calls, too, takes more than all work beside it.
+        answer = facts.ask(WhatIf.HOST_WORK_GONE, WhatIf.EXTRA_GONE) or answer
         title = _costs(first)
         if cost < _MOSTLY * answer.saves_ms:
             title = f"{title}, of {ms(answer.saves_ms)} of other host work"
@@ -193,7 +195,9 @@ def _sites(node: CodeNode) -> list[SourceSite | None]:
 
 def _costs(node: CodeNode) -> str:
     most = "up to " if node.bound else ""
-    same = sum(child.name == node.name and child.function == node.function for child in node.children)
+    # Of one call at several lines, the node stands at the first of them.
+    several = any(child.name == node.name and child.site == node.site for child in node.children)
+    same = sum(several and child.name == node.name for child in node.children)
     where = f"{_at(node)} and {same - 1} more line{'s' if same > 2 else ''}" if same > 1 else _at(node)
     text = f"`{node.name}` at {where} costs {most}{ms(node.price_ms or 0.0)} per step"
     return text + _mostly(node)

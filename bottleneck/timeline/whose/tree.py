@@ -31,6 +31,9 @@ _SURE = 0.01
 _MOSTLY = 0.9
 """Share of a branch that is extra work where the branch as a whole is."""
 
+_MODEL = {"forward", "backward", "evaluation"}
+"""Phases in which a model runs."""
+
 _Key = tuple[str, int, str, str]
 
 LOADER = "torch.utils.data."
@@ -87,6 +90,22 @@ class Branch:
         return max(self.calls, key=lambda call: self.calls[call], default=("", ""))[1]
 
     @property
+    def calls_function(self) -> tuple[str, str] | None:
+        """File and name of the user's function in which nearly all of it is spent; None where in none."""
+        spent: dict[tuple[str, str], float] = {}
+        pending = list(self.children.values())
+        while pending:
+            branch = pending.pop()
+            assert branch.frame is not None and self.frame is not None
+            function = (branch.frame.file, branch.frame.function)
+            if function == (self.frame.file, self.frame.function):
+                pending += branch.children.values()  # a line of its own loop
+            else:
+                spent[function] = spent.get(function, 0.0) + branch.total_ms
+        most = max(spent, key=lambda function: spent[function], default=None)
+        return most if most is not None and spent[most] >= _MOSTLY * self.total_ms else None
+
+    @property
     def evaluates(self) -> bool:
         """Most of it is a model that nothing trains by, with the batches that it gets.
 
@@ -102,6 +121,12 @@ class Branch:
             self.ms[cell] = self.ms.get(cell, 0.0) + ms
         for call, ms in other.calls.items():
             self.calls[call] = self.calls.get(call, 0.0) + ms
+
+    def as_extra(self) -> Branch:
+        """Return the same as extra work, of which nothing goes on to the backward."""
+        children = {key: child.as_extra() for key, child in self.children.items()}
+        ms: dict[tuple[str, Role], float] = {(phase, "extra"): ms for phase, ms in self.by_phase.items()}
+        return Branch(self.frame, ms, self.samples, self.calls, children)
 
     def branches(self) -> list[Branch]:
         """Return what is below it, the longest first."""
@@ -141,7 +166,8 @@ class Tree:
     def extras(self) -> list[Branch]:
         """Return the branches that are extra work as a whole, the longest first; none is inside another.
 
-        Lines of one function that make the same call are one branch.
+        Lines of one function that make the same call are one branch. A function of the user's that is called
+        for nothing there is called for nothing in the forward, too: those calls belong to it.
         """
         found: dict[tuple[str, str, str], list[Branch]] = {}
         pending = self.root.branches()
@@ -153,7 +179,27 @@ class Tree:
                 found.setdefault((frame.file, frame.function, same), []).append(branch)
             else:
                 pending += branch.children.values()
-        return sorted(map(_together, found.values()), key=lambda branch: -branch.total_ms)
+        whole = [_together([*branches, *self._also_called(branches)]) for branches in found.values()]
+        return sorted(whole, key=lambda branch: -branch.total_ms)
+
+    def _also_called(self, extra: Sequence[Branch]) -> list[Branch]:
+        """Return the branches that are no extra work by their place, but call the function that `extra` calls.
+
+        None where a model runs in it, as in an evaluation.
+        """
+        called = {branch.calls_function for branch in extra}
+        if called == {None} or len(called) > 1 or any(branch.by_phase.keys() & _MODEL for branch in extra):
+            return []
+        found, pending = [], self.root.branches()
+        while pending:
+            branch = pending.pop()
+            if self.is_extra(branch):
+                continue
+            if branch.calls_function in called and branch.call == extra[0].call:
+                found.append(branch.as_extra())
+            else:
+                pending += branch.children.values()
+        return found
 
     def is_extra(self, branch: Branch) -> bool:
         """Return whether nearly all of a branch is extra work; False for one without samples."""

@@ -22,7 +22,14 @@ from torch_bottleneck.model.run import (
 )
 from torch_bottleneck.timeline.cpu.reading import extra_context
 from torch_bottleneck.timeline.lanes.ask import Asker
-from torch_bottleneck.timeline.lanes.by_code import code_tree, extra_nodes, rare_nodes, share_of, without
+from torch_bottleneck.timeline.lanes.by_code import (
+    code_tree,
+    extra_nodes,
+    rare_nodes,
+    share_of,
+    time_of,
+    without,
+)
 from torch_bottleneck.timeline.lanes.host_work import HostWork
 from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import host_program
@@ -321,6 +328,32 @@ def test_lines_that_make_the_same_call_are_one_piece_of_extra_work() -> None:
     assert whole.frame is not None
     assert whole.frame.line == 18
     assert [round(branch.total_ms) for branch in whole.branches()] == [6, 4]
+
+
+@pytest.mark.parametrize(
+    ("inside", "phase", "whole"),
+    [("trace", "forward", 11.0), ("trace", "data", 11.0), ("other", "forward", 6.0)],
+    ids=["in the forward", "in the input", "another function of that name"],
+)
+def test_a_function_called_for_nothing_is_so_in_the_model_too(inside: str, phase: str, whole: float) -> None:
+    text = "f'{value}'"
+    tree = tree_of(
+        Seen((at(36, "trace()"), at(80, text, function="trace", loops=())), 6, "", "forward"),
+        Seen((at(22, "net()"), at(60, "trace()", function="run"), at(81, text, function=inside)), 5, phase),
+    )
+    assert extras_of(tree)["trace()"] == whole
+    (extra,) = tree.extras()
+    # It records nothing: no part of the backward is its own.
+    assert "backward" not in time_of(tree, extra, in_loss=0.5)
+
+
+def test_an_evaluation_does_not_take_the_training_s_forward_along() -> None:
+    layer = at(60, "self.layer()", function="run", loops=())
+    tree = tree_of(
+        Seen((at(22, "run()"), layer), 8, "forward"),
+        Seen((at(38, "run()"), layer), 6, "evaluation", "optimizer"),
+    )
+    assert extras_of(tree) == {"run()": 6.0}
 
 
 def test_phases_take_their_true_times_and_the_rest_what_is_left() -> None:
