@@ -85,8 +85,8 @@ def share_of(tree: Tree, saves_ms: Mapping[Role, float]) -> Pricer:
 
     The samples are the host's time, and what a line launches may run long after it: only the step without
     all that stands between backward and forward, but for the update, can be replayed, or with every batch
-    ready. What a hook in the backward costs is not known, and copies to the device are no production. Calls in
-    the forward that belong to extra work are not in its price.
+    ready. What a hook in the backward costs is not known, and copies to the device are no production. Calls
+    in the forward that belong to extra work are not in its price.
     `saves_ms` is of each role of which the replay can tell it.
     """
 

@@ -96,7 +96,8 @@ class Branch:
         pending = list(self.children.values())
         while pending:
             branch = pending.pop()
-            assert branch.frame is not None and self.frame is not None
+            assert branch.frame is not None
+            assert self.frame is not None
             function = (branch.frame.file, branch.frame.function)
             if function == (self.frame.file, self.frame.function):
                 pending += branch.children.values()  # a line of its own loop
@@ -183,7 +184,7 @@ class Tree:
         return sorted(whole, key=lambda branch: -branch.total_ms)
 
     def _also_called(self, extra: Sequence[Branch]) -> list[Branch]:
-        """Return the branches that are no extra work by their place, but call the function that `extra` calls.
+        """Return the branches that are no extra work by their place, but call what `extra` calls.
 
         None where a model runs in it, as in an evaluation.
         """
