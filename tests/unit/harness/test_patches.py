@@ -1030,6 +1030,9 @@ def test_quantiles_that_select_cannot_give_are_left_to_torch(put_in: Callable[..
     patch = put_in("FX331")
     assert x.quantile(0.5).isnan()
     assert torch.tensor([1.0, 2.0]).quantile(0.5, interpolation="lower") == 1.0
+    assert torch.quantile(input=torch.tensor([1.0, 2.0]), q=0.5) == 1.5
+    with pytest.raises(RuntimeError):
+        torch.tensor([1, 2]).quantile(0.5)
     with pytest.raises(RuntimeError):
         x.quantile(1.5)
     assert patch.check().state == "not applied"
@@ -1088,6 +1091,12 @@ def test_a_sparse_matrix_is_converted_when_it_comes_a_second_time(put_in: Callab
 
 def test_sparse_matrices_made_for_each_product_are_left_to_torch(put_in: Callable[..., Patch]) -> None:
     patch = put_in("FX334")
+    table, out = torch.eye(5).to_sparse(), torch.empty(5, 3)
+    for _ in range(3):
+        torch.mm(table, torch.ones(5, 3), out=out)
+        torch.mm(input=table, mat2=torch.ones(5, 3))
+        torch.mm(table, mat2=torch.ones(5, 3))
+    assert out.sum() == 15.0
     for _ in range(3):
         torch.sparse.mm(torch.eye(5).to_sparse(), torch.randn(5, 3))
     assert "made anew" in patch.check().reason

@@ -33,7 +33,8 @@ class OtherWay(Patch):
 
     def _make(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            other = self.instead(*args, **kwargs)
+            # What is called by the names of all its arguments stays as it is.
+            other = self.instead(*args, **kwargs) if args else None
             if other is None:
                 return original(*args, **kwargs)
             self.acted_here()
@@ -59,6 +60,7 @@ class QuantilesSelected(OtherWay):
         interpolation: str = "linear", out: Any = None,
     ) -> Callable[[], Any] | None:  # fmt: skip
         plain = type(x) is torch.Tensor and x.device.type == "cpu" and x.dim() and x.numel()
+        plain = plain and x.dtype in (torch.float32, torch.float64)
         if not plain or interpolation != "linear" or out is not None:
             return None
         wanted = torch.as_tensor(q, dtype=x.dtype)
@@ -154,9 +156,16 @@ class KeptAsCsr(OtherWay):
         super().__init__(*args)
         self._seen: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
-    def instead(self, a: Any, b: Any, *rest: Any, **_kwargs: Any) -> Callable[[], Any] | None:
+    def instead(self, a: Any, b: Any = None, *rest: Any, **named: Any) -> Callable[[], Any] | None:
         mine = type(a) is torch.Tensor and a.layout is torch.sparse_coo and not a.requires_grad
-        if not mine or a.dim() != 2 or rest or type(b) is not torch.Tensor or b.layout is not torch.strided:
+        if (
+            not mine
+            or a.dim() != 2
+            or rest
+            or named
+            or type(b) is not torch.Tensor
+            or b.layout is not torch.strided
+        ):
             return None
         if a not in self._seen:
             self._seen[a] = None
