@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from ..timeline.trace.nodes import with_numbers
 from ..timeline.trace.table import NONE, Message, Trace, TraceMeta
 from .events import Args, Event, Metadata, Number, XEvent, XEventExact, as_int
 
@@ -256,7 +257,7 @@ class Columns:
         del ts_ns, dur_ns
         for column in list(self._parts):
             columns[column] = self._joined(column, order)
-        return Trace(
+        trace = Trace(
             **columns,
             names=self._names.texts,
             cats=self._cats.texts,
@@ -265,6 +266,7 @@ class Columns:
             messages=self._messages.found,
             meta=meta,
         )
+        return with_numbers(trace)
 
     @property
     def clock_resolution_ns(self) -> int:

@@ -106,7 +106,9 @@ def test_nothing_is_looked_at_without_a_device_or_in_compiled_programs(
     assert not GraphWatch().begin()
     monkeypatch.setattr(torch_private, "dynamo_counter", lambda *_: 0)
     monkeypatch.setattr(torch_private, "device_kind", lambda: "cpu")
-    assert not GraphWatch().begin()
+    watch = GraphWatch()
+    assert not watch.begin()
+    watch.end()
     assert not torch.is_anomaly_enabled()
 
 

@@ -56,6 +56,17 @@ def test_a_call_is_found_once_with_all_that_the_backward_does_for_it(
     assert not any("SumBackward" in name or "AccumulateGrad" in name for name in names)
 
 
+def test_a_hook_on_gradients_hides_no_node(tmp_path: Path) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x.quantile(0.5, dim=0)
+        assert y.grad_fn is not None
+        y.grad_fn.register_prehook(lambda gradients: (gradients[0] * 2,))
+        return y
+
+    plain = found(traced(lambda x: x.quantile(0.5, dim=0), tmp_path))["torch.quantile"]
+    assert len(found(traced(step, tmp_path))["torch.quantile"].nodes) == len(plain.nodes)
+
+
 def test_what_autograd_is_told_nothing_of_has_no_backward(tmp_path: Path) -> None:
     rows = torch.arange(20) % 7
     calls = found(traced(lambda x: BOUNDED(rows) * x[:20], tmp_path))["torch.embedding_renorm_"]
