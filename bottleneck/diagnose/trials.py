@@ -87,8 +87,9 @@ def by_measurement(
     Of the others, which apply and are not suggested, those are suggested that were measured to help.
 
     What was measured counts in full and what is only predicted as a prediction does, so a proven gain may
-    come before a larger promise that is a bound. What is measured and not decided counts no more than its
-    interval allows. What brings nothing here comes last.
+    come before a larger promise that is a bound. What is measured and not decided counts as what is to be
+    expected of it. What brings next to nothing comes after what has no price. What brings nothing here comes
+    last.
     """
     if tried is None or not tried.rows:
         return tuple(suggestions)
@@ -111,7 +112,7 @@ def by_measurement(
     if not any(_tells(s, rows) for s in joined):
         return tuple(joined)
     first = {s.fix: i for i, s in enumerate(joined)}
-    return tuple(sorted(joined, key=lambda s: (_place(s), -_brings_ms(s, true_ms), first[s.fix])))
+    return tuple(sorted(joined, key=lambda s: (_place(s, true_ms), -_brings_ms(s, true_ms), first[s.fix])))
 
 
 def _tells(suggestion: Suggestion, rows: Mapping[str, TriedFix]) -> bool:
@@ -152,13 +153,18 @@ def with_measured_pair(
     return Combination(fixes=(pair.fix, pair.beside), predicted_ms=measured.step_ms, measured=measured)
 
 
-def _place(suggestion: Suggestion) -> int:
+def _place(suggestion: Suggestion, true_ms: float | None) -> int:
     if suggestion.helps is False:
-        return 3
+        return 4
     if suggestion.note:
-        return 2
-    # Of no known size, and no smaller for that: after what has one.
-    return 0 if suggestion.helps or suggestion.saves_ms is not None else 1
+        return 3
+    if suggestion.helps:
+        return 0
+    if suggestion.saves_ms is None:
+        # Of no known size, and no smaller for that: after what has one.
+        return 1
+    small = true_ms is not None and _brings_ms(suggestion, true_ms) < NEGLIGIBLE_SHARE * true_ms
+    return 2 if small else 0
 
 
 def _brings_ms(suggestion: Suggestion, true_ms: float | None) -> float:
@@ -167,10 +173,25 @@ def _brings_ms(suggestion: Suggestion, true_ms: float | None) -> float:
         return true_ms - measured.step_ms
     fix = by_id(suggestion.fix)
     promised = worth(suggestion.saves_ms or 0.0, bound=suggestion.bound, weight=fix.bound_weight)
-    if measured is not None and measured.verdict == "undecided" and measured.speedup and true_ms:
-        # Not sure to help; sure not to help more than this.
-        promised = min(promised, true_ms - true_ms / (measured.high or measured.speedup))
+    if measured is not None and measured.verdict == "undecided" and promised and true_ms:
+        return _expected_ms(promised, measured, true_ms)
     return promised
+
+
+def _expected_ms(promised: float, measured: MeasuredHere, true_ms: float) -> float:
+    """Return what to expect of a promise and a measurement that decides nothing, ms.
+
+    Their mean, each weighted by its precision: the interval's, and of a promise that it may be all wrong. A
+    single pair has no interval: the smaller of the two.
+    """
+    if not measured.speedup:
+        return promised
+    shown = max(0.0, true_ms - true_ms / measured.speedup)
+    if not (measured.low and measured.high):
+        return min(promised, shown)
+    half_ms = (true_ms / measured.low - true_ms / measured.high) / 2
+    weight = promised**2 / (promised**2 + half_ms**2)
+    return weight * shown + (1.0 - weight) * promised
 
 
 def _measured(row: TriedFix, tried: TriedFixes, dtypes: Sequence[str], true_ms: float | None) -> MeasuredHere:

@@ -58,6 +58,16 @@ def test_what_is_not_decided_promises_no_more_than_was_measured() -> None:
     assert order(given, tried(sure, wide)) == ["FX414", "FX310"], "it may still be as much"
 
 
+def test_what_was_seen_to_bring_next_to_nothing_comes_after_what_has_no_price() -> None:
+    given = [suggestion("FX311", 90.0), suggestion("FX510", None), suggestion("FX414", 99.0)]
+    pairs = [(100.0, 97.0), (97.0, 99.0), (100.0, 103.0), (103.0, 98.0), (100.0, 101.0), (99.0, 102.0)]
+    close = TriedFix(
+        fix="FX311", state="measured", without_ms=[a for a, _ in pairs], with_ms=[b for _, b in pairs]
+    )
+    assert by_measurement(given[:1], tried(close), None, 100.0)[0].helps is None
+    assert order(given, tried(close))[0] == "FX510"
+
+
 def test_without_trials_nothing_changes() -> None:
     given = (suggestion("FX414", 50.0), suggestion("FX311", 80.0))
     assert by_measurement(given, None, None, 100.0) == given
