@@ -16,29 +16,34 @@ from ..model.finding import NEGLIGIBLE_SHARE
 from ..model.fix import Suggestion
 from ..stats import RIVAL_SHARE
 from ..timeline.result import Timeline
+from .trials import brings_ms
 
 _WORTH_COMBINING = 0.03
 """Share of the step that a second fix must add to the first to be named with it."""
 
 
 def verdicts_own_first(
-    suggestions: Sequence[Suggestion], verdict: Verdict, codes: set[str]
+    suggestions: Sequence[Suggestion], verdict: Verdict, codes: set[str], true_ms: float | None
 ) -> tuple[Suggestion, ...]:
     """Put the best fix of the verdict's own class first: it is what the headline speaks of.
 
     A fix of another class may save more but need this one first: a CUDA graph cannot be captured over
     a synchronisation. If it saves more than twice as much, it still comes first. What names a call of the
-    user's comes before both, by the same measure: it is certain, and nobody has to look for it.
+    user's comes before both, by the same measure: it is certain, and nobody has to look for it. What was
+    measured to help stays first.
     """
-    worth_it = [s for s in suggestions if _is_worth_it(s)]
-    most = max((worth_of(s) for s in suggestions if not s.note), default=0.0)
+    if suggestions and suggestions[0].helps:
+        return tuple(suggestions)
+    worth = {s.fix: brings_ms(s, true_ms) for s in suggestions if not s.note and s.helps is not False}
+    worth_it = [s for s in suggestions if s.fix in worth and _is_worth_it(s, worth[s.fix])]
+    most = max(worth.values(), default=0.0)
     for able in (
         [s for s in worth_it if FINDING_CODES[s.finding].names_call],
         [s for s in worth_it if FINDING_CODES[s.finding].bottleneck_class is verdict.bottleneck_class],
     ):
-        if able and worth_of(able[0]) >= RIVAL_SHARE * most:
+        if able and worth[able[0].fix] >= RIVAL_SHARE * most:
             # Of equals the one made for the most specific finding: a family of codes begins with the general.
-            equals = [s for s in able if worth_of(s) == worth_of(able[0])]
+            equals = [s for s in able if worth[s.fix] == worth[able[0].fix]]
             first = max(equals, key=lambda s: _made_for(s, codes))
             return (first, *(s for s in suggestions if s is not first))
     return tuple(suggestions)
@@ -63,10 +68,12 @@ def known_savings(suggestions: Sequence[Suggestion]) -> list[tuple[str, float]]:
     ]
 
 
-def _is_worth_it(suggestion: Suggestion) -> bool:
+def _is_worth_it(suggestion: Suggestion, worth_ms: float) -> bool:
     """Return whether a fix saves a share that matters; one that saves nothing answers no headline."""
     predicted, saves = suggestion.predicted_ms, suggestion.saves_ms
-    return predicted is not None and saves is not None and saves >= NEGLIGIBLE_SHARE * (predicted + saves)
+    if predicted is None or saves is None:
+        return False
+    return min(saves, worth_ms if suggestion.measured else saves) >= NEGLIGIBLE_SHARE * (predicted + saves)
 
 
 def _made_for(suggestion: Suggestion, codes: set[str]) -> str:

@@ -99,9 +99,10 @@ def diagnose_paths(
         breaks=compiled.breaks if compiled is not None else (),
     )
     verdict = decide(facts, findings, judge(facts), fixes=known_savings(matched))
-    promising = verdicts_own_first(matched, verdict, {f.code for f in findings if not f.note})
-    others = applicable(promising, facts.context, what_ifs)
-    suggestions = by_measurement(promising, reading.rank.tried, run, step.true_ms, others=others)
+    others = applicable(matched, facts.context, what_ifs)
+    tried = by_measurement(matched, reading.rank.tried, run, step.true_ms, others=others)
+    codes = {finding.code for finding in findings if not finding.note}
+    suggestions = verdicts_own_first(tried, verdict, codes, step.true_ms)
     suggested = {s.fix for s in suggestions}
     return Diagnosis(
         tool_version=__version__,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from ..catalog.match import worth_of
 from ..catalog.registry import by_id
 from ..catalog.tolerances import EXACT, Tolerance, tolerance_of, widened
 from ..model.diagnosis import Combination, Diagnosis
@@ -19,7 +20,6 @@ from ..model.fix import MeasuredHere, Suggestion
 from ..model.run import Run
 from ..model.verify import CompilerLook, TrialRequest, TriedFix, TriedFixes, TryWish, Wish
 from ..model.words import percent
-from ..stats import worth
 from ..stats.ratio_paired import decide_ratio, ratio_in_turns
 
 _VERDICTS = {"faster": "faster", "slower": "slower", "no gain": "no-difference", "undecided": "undecided"}
@@ -112,7 +112,7 @@ def by_measurement(
     if not any(_tells(s, rows) for s in joined):
         return tuple(joined)
     first = {s.fix: i for i, s in enumerate(joined)}
-    return tuple(sorted(joined, key=lambda s: (_place(s, true_ms), -_brings_ms(s, true_ms), first[s.fix])))
+    return tuple(sorted(joined, key=lambda s: (_place(s, true_ms), -brings_ms(s, true_ms), first[s.fix])))
 
 
 def _tells(suggestion: Suggestion, rows: Mapping[str, TriedFix]) -> bool:
@@ -163,16 +163,16 @@ def _place(suggestion: Suggestion, true_ms: float | None) -> int:
     if suggestion.saves_ms is None:
         # Of no known size, and no smaller for that: after what has one.
         return 1
-    small = true_ms is not None and _brings_ms(suggestion, true_ms) < NEGLIGIBLE_SHARE * true_ms
+    small = true_ms is not None and brings_ms(suggestion, true_ms) < NEGLIGIBLE_SHARE * true_ms
     return 2 if small else 0
 
 
-def _brings_ms(suggestion: Suggestion, true_ms: float | None) -> float:
+def brings_ms(suggestion: Suggestion, true_ms: float | None) -> float:
+    """Return what a suggestion brings as far as is known, ms per step: what a trial showed of it included."""
     measured = suggestion.measured
     if measured is not None and measured.verdict == "faster" and measured.step_ms and true_ms:
         return true_ms - measured.step_ms
-    fix = by_id(suggestion.fix)
-    promised = worth(suggestion.saves_ms or 0.0, bound=suggestion.bound, weight=fix.bound_weight)
+    promised = worth_of(suggestion)
     if measured is not None and measured.verdict == "undecided" and promised and true_ms:
         return _expected_ms(promised, measured, true_ms)
     return promised

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from torch_bottleneck.diagnose.choice import known_savings, verdicts_own_first
 from torch_bottleneck.model.codes import BottleneckClass
 from torch_bottleneck.model.diagnosis import Verdict
-from torch_bottleneck.model.fix import Suggestion
+from torch_bottleneck.model.fix import MeasuredHere, Suggestion
 
 INPUT = Verdict(bottleneck_class=BottleneckClass.INPUT, confidence="high", headline="input-bound")
 
@@ -26,7 +27,7 @@ ALL = {"BN101", "BN102", "BN501"}
 
 
 def first(*suggestions: Suggestion, verdict: Verdict = INPUT) -> str:
-    return verdicts_own_first(suggestions, verdict, ALL)[0].fix
+    return verdicts_own_first(suggestions, verdict, ALL, 100.0)[0].fix
 
 
 def test_a_bound_is_known_where_it_was_measured_or_is_of_the_work_itself_and_general_fixes_never() -> None:
@@ -58,7 +59,7 @@ def test_bounds_count_for_less_here_as_in_the_order_of_fixes() -> None:
 def test_of_equals_the_one_made_for_the_most_specific_finding_stands_first() -> None:
     general = suggestion("FX111", "BN101", 60.0, bound=True)
     assert first(general, CHEAPER) == "FX107", "its first address is BN102"
-    assert verdicts_own_first((general, CHEAPER), INPUT, {"BN101"})[0].fix == "FX111"
+    assert verdicts_own_first((general, CHEAPER), INPUT, {"BN101"}, 100.0)[0].fix == "FX111"
 
 
 def test_a_fix_of_the_class_that_saves_next_to_nothing_does_not_stand_first() -> None:
@@ -71,7 +72,7 @@ def test_without_a_price_in_the_class_the_order_stays() -> None:
 
 
 def test_nothing_is_lost() -> None:
-    ordered = verdicts_own_first((CHEAPER, WORKERS, COMPILE), INPUT, ALL)
+    ordered = verdicts_own_first((CHEAPER, WORKERS, COMPILE), INPUT, ALL, 100.0)
     assert {s.fix for s in ordered} == {"FX101", "FX107", "FX414"}
 
 
@@ -80,3 +81,21 @@ def test_what_names_a_call_stands_before_general_fixes_unless_they_save_twice_as
     for other, expected in ((40.0, "FX504"), (10.0, "FX101")):
         general = suggestion("FX101", "BN101", other)
         assert first(general, named) == expected
+
+
+def tried(of: Suggestion, verdict: str, speedup: float) -> Suggestion:
+    measured = MeasuredHere(
+        verdict=verdict,  # type: ignore[arg-type]
+        speedup=speedup,
+        low=speedup - 0.01,
+        high=speedup + 0.01,
+        step_ms=100.0 / speedup,
+    )
+    return msgspec.structs.replace(of, measured=measured)
+
+
+def test_what_was_measured_to_help_stays_first_and_what_was_not_counts_as_measured() -> None:
+    assert first(tried(COMPILE, "faster", 1.3), WORKERS) == "FX414"
+    assert first(COMPILE, tried(WORKERS, "undecided", 1.0)) == "FX414"
+    assert first(COMPILE, tried(WORKERS, "no-difference", 1.0)) == "FX414"
+    assert first(COMPILE, tried(WORKERS, "undecided", 1.2)) == "FX101"
