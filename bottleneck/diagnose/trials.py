@@ -84,7 +84,8 @@ def by_measurement(
 ) -> tuple[Suggestion, ...]:
     """Put what was measured beside each suggestion, and order them by it.
 
-    Of the others, which apply and are not suggested, those are suggested that were measured to help.
+    Of the others, which apply and are not suggested because another one rules them out, those are suggested
+    that were measured to help, or that promise something where the other one does not help here.
 
     What was measured counts in full and what is only predicted as a prediction does, so a proven gain may
     come before a larger promise that is a bound. What is measured and not decided counts as what is to be
@@ -95,20 +96,20 @@ def by_measurement(
         return tuple(suggestions)
     rows = {row.fix: row for row in tried.rows if not row.beside}
     dtypes = _dtypes(run)
-    joined = [
-        msgspec.structs.replace(
-            _within_reach(s, rows[s.fix].look, true_ms),
-            measured=_measured(rows[s.fix], tried, dtypes, true_ms),
-        )
-        if s.fix in rows
-        else s
-        for s in suggestions
-    ]
+
+    def with_trial(suggestion: Suggestion, look: CompilerLook | None = None) -> Suggestion:
+        row = rows.get(suggestion.fix)
+        suggestion = _within_reach(suggestion, (row.look if row else None) or look, true_ms)
+        measured = _measured(row, tried, dtypes, true_ms) if row else None
+        return msgspec.structs.replace(suggestion, measured=measured)
+
+    joined = [with_trial(s) for s in suggestions]
     for other in others:
-        if other.fix in rows and (rival := _rival(other, suggestions)) is not None:
-            measured = _measured(rows[other.fix], tried, dtypes, true_ms)
-            found = msgspec.structs.replace(other, finding=rival.finding, measured=measured)
-            joined += [found] if found.helps else []
+        rival = _rival(other, joined)
+        if rival is not None and rival.fix in rows:
+            found = with_trial(other, rows[rival.fix].look)
+            if found.helps or (rival.helps is False and _place(found, true_ms) == 0):
+                joined.append(msgspec.structs.replace(found, finding=rival.finding))
     if not any(_tells(s, rows) for s in joined):
         return tuple(joined)
     first = {s.fix: i for i, s in enumerate(joined)}
@@ -211,6 +212,7 @@ def _measured(row: TriedFix, tried: TriedFixes, dtypes: Sequence[str], true_ms: 
         loss=loss,  # type: ignore[arg-type]
         loss_change=change,
         note=tried.no_losses if loss == "not-compared" else "",
+        tried_as=row.tried_as,
     )
 
 

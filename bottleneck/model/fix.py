@@ -265,6 +265,8 @@ class MeasuredHere(msgspec.Struct, frozen=True, kw_only=True):
     """Largest relative difference of the loss over the first steps."""
     note: str = ""
     """Why it failed or was not tried; what was found changed."""
+    tried_as: str = ""
+    """What was in force in its place, where its own code takes too long to switch on."""
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):

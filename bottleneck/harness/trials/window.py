@@ -334,6 +334,7 @@ class TrialWindow:
             losses=losses,
             losses_without=losses_without,
             evidence=evidence,
+            tried_as="; ".join(filter(None, (patch.tried_as for patch in self._patches))),
         )
 
     def _evidence(self) -> str:

@@ -75,7 +75,7 @@ def measured_here(suggestion: Suggestion) -> str:
     if found.verdict == "failed" or found.speedup is None:
         return clean(f"fails here: {found.note}")
     interval = f" ({found.low:.2f} to {found.high:.2f})" if found.low and found.high else ""
-    told = f"{found.speedup:.2f}×{interval} in this run"
+    told = ", ".join(filter(None, [f"{found.speedup:.2f}×{interval} in this run", clean(found.tried_as)]))
     if found.verdict != "faster":
         told += f", {_SAID[found.verdict] if interval else 'timed once'}"
     if found.loss == "changed" and found.loss_change is not None:

@@ -219,6 +219,26 @@ def test_the_rival_of_a_fix_that_brings_nothing_is_suggested_in_its_place_if_it_
         assert {s.finding for s in found} == {"BN501"}
 
 
+@pytest.mark.parametrize(
+    ("graphs", "look", "expected"),
+    [
+        (measured("FX412", 1.0), None, ["FX414", "FX311", "FX412"]),
+        (measured("FX412", 1.2), None, ["FX311", "FX412"]),
+        (measured("FX412", 1.0), CompilerLook(graphs=1, breaks=1, share=0.01), ["FX311", "FX412"]),
+        (TriedFix(fix="FX412", state="failed", reason="overwritten"), None, ["FX414", "FX311", "FX412"]),
+    ],
+)
+def test_the_rival_of_a_fix_that_brings_nothing_is_suggested_in_its_place_with_its_promise(
+    graphs: TriedFix, look: CompilerLook | None, expected: list[str]
+) -> None:
+    """Graphs alone may bring nothing where the generated code does, unless dynamo captures none of it."""
+    given, other = [suggestion("FX412", 50.0), suggestion("FX311", 80.0)], suggestion("FX414", 60.0)
+    row = msgspec.structs.replace(graphs, look=look)
+    late = TriedFix(fix="FX414", state="not tried", reason="it did not end in time (--trial-seconds)")
+    found = by_measurement(given, tried(row, late), None, 100.0, others=[other])
+    assert [s.fix for s in found] == expected
+
+
 def test_what_a_real_script_was_promised_and_measured_not_to_get_comes_last() -> None:
     """CUDA graphs for a script with new gradients in each step: at best 2.2x promised, 0.08x measured."""
     from pathlib import Path

@@ -805,6 +805,30 @@ def test_a_look_is_no_step_of_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> No
     assert not told and patch.look.graphs == 1 and patch.look.share is not None
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {"backend": "cudagraphs"}),
+        ({"mode": "reduce-overhead"}, {"mode": "reduce-overhead"}),
+        ({"backend": "eager"}, {"mode": "reduce-overhead", "backend": "eager"}),
+    ],
+)
+def test_in_turns_launches_are_recorded_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """Generating code takes most of a minute; the fix in a process of its own does."""
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        torch_private, "compile_in_place", lambda _module, **arguments: given.append(arguments)
+    )
+    model = nn.Linear(4, 4)
+    patch: Any = PATCHES["FX412"](dict(options))
+    patch.switch_on(Program(roots=(model,), optimizers=()))
+    patch.switch_off()
+    assert given == [expected]
+    assert bool(patch.tried_as) == (expected == {"backend": "cudagraphs"})
+
+
 def test_a_model_that_the_script_compiles_is_not_compiled_in_turns() -> None:
     model = torch.compile(nn.Linear(2, 2), backend="eager")
     patch = patch_of("FX414")

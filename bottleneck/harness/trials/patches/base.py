@@ -112,6 +112,8 @@ class Patch:
         self.is_on = False
         self._checked = True
         self._found: Applied | None = None
+        self.tried_as = ""
+        """What it does in turns, in words, where its own code takes too long to switch on."""
         self.look: CompilerLook | None = None
         """What `foresee` saw, where it was a compiler that looked."""
 

@@ -26,6 +26,8 @@ from .optimizer_state import OptimizerState
 from .outside import Outside
 from .roots import RootPatch
 
+_GRAPHS_ALONE = "cudagraphs"
+"""torch's back end that makes CUDA graphs of the kernels that there are: it generates no code."""
 MANY = 32
 """Recompilation limit, as in the code of its fix."""
 
@@ -229,7 +231,15 @@ class CudaGraphs(_Compiling):
         self._gradients.install()
         super()._watch(kinds)
 
+    def arguments(self) -> dict[str, Any]:
+        """See `_Compiling`; in turns the kernels that there are get recorded: seconds, not a minute."""
+        if self.tried_as and not self._looks:
+            return {"backend": _GRAPHS_ALONE}
+        return super().arguments()
+
     def put_in(self, program: Program) -> None:
+        if not {"mode", "backend"} & self.options.keys():
+            self.tried_as = "by CUDA graphs alone"
         super().put_in(program)
         self._gradients.remember(program)
 
