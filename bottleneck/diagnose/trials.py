@@ -85,7 +85,8 @@ def by_measurement(
     """Put what was measured beside each suggestion, and order them by it.
 
     Of the others, which apply and are not suggested because another one rules them out, those are suggested
-    that were measured to help, or that promise something where the other one does not help here.
+    that were measured to help, or that promise something where only a part of the other was tried, and does
+    not help here.
 
     What was measured counts in full and what is only predicted as a prediction does, so a proven gain may
     come before a larger promise that is a bound. What is measured and not decided counts as what is to be
@@ -108,7 +109,9 @@ def by_measurement(
         rival = _rival(other, joined)
         if rival is not None and rival.fix in rows:
             found = with_trial(other, rows[rival.fix].look)
-            if found.helps or (rival.helps is False and _place(found, true_ms) == 0):
+            # The measurement of a part of the rival's code says nothing of the rest.
+            untouched = rival.helps is False and bool(rows[rival.fix].tried_as)
+            if found.helps or (untouched and _place(found, true_ms) == 0):
                 joined.append(msgspec.structs.replace(found, finding=rival.finding))
     if not any(_tells(s, rows) for s in joined):
         return tuple(joined)

@@ -316,6 +316,40 @@ EXPLAINED: dict[str, str] = {
         "for NCHW. Mended since: 84.1 ms; and the trial, which refused weights of five dimensions, measures "
         "0.73x."
     ),
+    "E01": (
+        "All 37.7 ms of making batches are priced; the cure leaves the rest of the collation, and "
+        "brought 26 of 57 ms in this pair."
+    ),
+    "E03": (
+        "No entry: a subclass of Tensor whose __torch_function__ runs in Python. Its line is the first "
+        "one of dispatching."
+    ),
+    "E04": (
+        "Taking the metrics out is priced: 27.3 of 52.5 ms. The cure keeps one of seven, and this pair "
+        "is noisy."
+    ),
+    "E05": (
+        "No entry: an argmax over an axis that is not the innermost. `most_likely()` and its line are "
+        "right; FX504 takes it out, where the cure makes it cheaper."
+    ),
+    "E06": "No entry: products of integer matrices, which no BLAS computes. Their lines are named.",
+    "E07": "FX107 is third: FX112 and FX101 promise more for the same line.",
+    "E08": "A bound: the Python between batch and update, of which the cure takes nearly all.",
+    "E09": (
+        "No entry: a distribution that factorises a diagonal matrix. To the tool a step is one update, "
+        "to the script a round of them."
+    ),
+    "E11": (
+        "The price is that of `image.filter()` and the like; the cure makes them cheaper, and this pair "
+        "is noisy."
+    ),
+    "E12": (
+        "Each slice's gradient is made at full size: the page faults that this costs are the first "
+        "cause, and FX205 answers them. FX510 is there, fifth, as it has no price."
+    ),
+    "E13": (
+        "FX101 is promised 6 % at best, where 5 % is allowed: the step makes its input for 7.5 of 116 ms."
+    ),
     "D01": (
         "No entry: an embedding's max_norm normalises its rows anew at each lookup. Its line is the first "
         "cause's; FX506 was tried and is a gain, of another kind."

@@ -219,13 +219,17 @@ def test_the_rival_of_a_fix_that_brings_nothing_is_suggested_in_its_place_if_it_
         assert {s.finding for s in found} == {"BN501"}
 
 
+GRAPHS_ALONE = msgspec.structs.replace(measured("FX412", 1.0), tried_as="by CUDA graphs alone")
+
+
 @pytest.mark.parametrize(
     ("graphs", "look", "expected"),
     [
-        (measured("FX412", 1.0), None, ["FX414", "FX311", "FX412"]),
-        (measured("FX412", 1.2), None, ["FX311", "FX412"]),
-        (measured("FX412", 1.0), CompilerLook(graphs=1, breaks=1, share=0.01), ["FX311", "FX412"]),
-        (TriedFix(fix="FX412", state="failed", reason="overwritten"), None, ["FX414", "FX311", "FX412"]),
+        (GRAPHS_ALONE, None, ["FX414", "FX311", "FX412"]),
+        (measured("FX412", 1.0), None, ["FX311", "FX412"]),
+        (msgspec.structs.replace(measured("FX412", 1.2), tried_as="alone"), None, ["FX311", "FX412"]),
+        (GRAPHS_ALONE, CompilerLook(graphs=1, breaks=1, share=0.01), ["FX311", "FX412"]),
+        (TriedFix(fix="FX412", state="failed", reason="overwritten"), None, ["FX311", "FX412"]),
     ],
 )
 def test_the_rival_of_a_fix_that_brings_nothing_is_suggested_in_its_place_with_its_promise(
