@@ -99,20 +99,23 @@ def by_measurement(
     dtypes = _dtypes(run)
 
     def with_trial(suggestion: Suggestion, look: CompilerLook | None = None) -> Suggestion:
-        row = rows.get(suggestion.fix)
-        suggestion = _within_reach(suggestion, (row.look if row else None) or look, true_ms)
-        measured = _measured(row, tried, dtypes, true_ms) if row else None
-        return msgspec.structs.replace(suggestion, measured=measured)
+        if (row := rows.get(suggestion.fix)) is not None:
+            measured = _measured(row, tried, dtypes, true_ms)
+            suggestion, look = msgspec.structs.replace(suggestion, measured=measured), row.look or look
+        return _within_reach(suggestion, look, true_ms)
 
     joined = [with_trial(s) for s in suggestions]
+    instead = []
     for other in others:
         rival = _rival(other, joined)
-        if rival is not None and rival.fix in rows:
-            found = with_trial(other, rows[rival.fix].look)
-            # The measurement of a part of the rival's code says nothing of the rest.
-            untouched = rival.helps is False and bool(rows[rival.fix].tried_as)
-            if found.helps or (untouched and _place(found, true_ms) == 0):
-                joined.append(msgspec.structs.replace(found, finding=rival.finding))
+        if rival is None or rival.measured is None:
+            continue
+        found = with_trial(other, rows[rival.fix].look)
+        # What a part of the rival's code does says nothing of the rest.
+        is_open = rival.helps is False and rival.measured.tried_as and _place(found, true_ms) == 0
+        if found.helps or is_open:
+            instead.append(msgspec.structs.replace(found, finding=rival.finding))
+    joined += instead
     if not any(_tells(s, rows) for s in joined):
         return tuple(joined)
     first = {s.fix: i for i, s in enumerate(joined)}
