@@ -4,8 +4,8 @@
 
 In: twenty scripts, or commands like "train.py --device cuda". Out: reports/true-step.md (`--out`), written
 anew after each pair: how often the interval of `diagnose` holds the plain figure, how far the two are apart,
-and how long `diagnose` takes. With `--jobs` several scripts run at once, each on two cores, and a GPU, of its
-own.
+and how long `diagnose` takes. With `--jobs` several scripts run at once, each on `--cores` cores, and a GPU,
+of its own.
 
 The plain figure is that of a timer of its own: a public hook of torch notes the host's clock after each
 optimizer step, and waits for the device at the first and the last of the stretch. It knows nothing of the
@@ -42,7 +42,6 @@ REPORT = ROOT / "reports" / "true-step.md"
 TRIALS = "tests/benchmarks/trials"
 LONGEST_RUN_S = 180.0
 HELD_TARGET, APART_TARGET = 0.95, 0.01
-CORES_PER_JOB = 2
 DRIFT = ("steps-drift", "later-steps-")
 ENDLESS = "--steps 20000"
 
@@ -163,11 +162,10 @@ class Subject:
 class Lane:
     """Cores, and a GPU, on which one script at a time runs."""
 
-    def __init__(self, number: int, *, jobs: int, device: str | None) -> None:
+    def __init__(self, number: int, *, jobs: int, cores: int, device: str | None) -> None:
         """Take the cores of this number; all of them where nothing else runs."""
         self.environment = dict(os.environ)
-        cores = sorted(os.sched_getaffinity(0)) if jobs > 1 else []
-        mine = cores[CORES_PER_JOB * number : CORES_PER_JOB * (number + 1)]
+        mine = sorted(os.sched_getaffinity(0))[cores * number : cores * (number + 1)] if jobs > 1 else []
         self.prefix = ["taskset", "-c", ",".join(map(str, mine))] if mine else []
         if device == "cpu":
             self.environment["CUDA_VISIBLE_DEVICES"] = ""
@@ -336,7 +334,9 @@ def left(until: float) -> float:
 # -- the report -------------------------------------------------------------------------------------
 
 
-def report(subjects: list[Subject], *, minutes: float, lanes: list[Lane], device: str | None) -> str:
+def report(
+    subjects: list[Subject], *, minutes: float, lanes: list[Lane], cores: int, device: str | None
+) -> str:
     """Return the report of what was measured so far."""
     import torch
 
@@ -357,7 +357,7 @@ def report(subjects: list[Subject], *, minutes: float, lanes: list[Lane], device
         "",
         f"{platform.machine()}, {os.cpu_count()} cores, {gpu}, torch {torch.__version__}, Python "
         f"{platform.python_version()}; load average {os.getloadavg()[1]:.1f}; {minutes:g} minutes at most"
-        + (f"; {len(lanes)} scripts at once, each on {CORES_PER_JOB} cores." if len(lanes) > 1 else "."),
+        + (f"; {len(lanes)} scripts at once, each on {cores} cores." if len(lanes) > 1 else "."),
         "",
     ]
     if pairs:
@@ -430,6 +430,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0, help="no run begins or goes on after that")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1, help="so many scripts at once; with a GPU each")
+    parser.add_argument("--cores", type=int, default=2, help="of each of several scripts at once")
     parser.add_argument("--out", type=Path, default=REPORT)
     parser.add_argument(
         "--device", help="cpu hides a GPU from all scripts; given to those that take --device"
@@ -437,10 +438,12 @@ def main() -> None:
     options = parser.parse_args()
     device = options.device
     subjects = chosen(options.commands, device)
-    lanes = [Lane(number, jobs=options.jobs, device=device) for number in range(options.jobs)]
+    lanes = [
+        Lane(number, jobs=options.jobs, cores=options.cores, device=device) for number in range(options.jobs)
+    ]
 
     def write() -> None:
-        text = report(subjects, minutes=options.minutes, lanes=lanes, device=device)
+        text = report(subjects, minutes=options.minutes, lanes=lanes, cores=options.cores, device=device)
         options.out.write_text(text, encoding="utf-8")
 
     measure(subjects, repeats=options.repeats, minutes=options.minutes, lanes=lanes, write=write)
