@@ -89,9 +89,9 @@ def by_measurement(
     not help here.
 
     What was measured counts in full and what is only predicted as a prediction does, so a proven gain may
-    come before a larger promise that is a bound. What is measured and not decided counts as what is to be
-    expected of it. What brings next to nothing comes after what has no price. What brings nothing here comes
-    last.
+    come before a larger promise that is a bound, or that lies within the interval of the measurement. What is
+    measured and not decided counts as what is to be expected of it. What brings next to nothing comes after
+    what has no price. What brings nothing here comes last.
     """
     if tried is None or not tried.rows:
         return tuple(suggestions)
@@ -119,7 +119,21 @@ def by_measurement(
     if not any(_tells(s, rows) for s in joined):
         return tuple(joined)
     first = {s.fix: i for i, s in enumerate(joined)}
-    return tuple(sorted(joined, key=lambda s: (_place(s, true_ms), -brings_ms(s, true_ms), first[s.fix])))
+    joined.sort(key=lambda s: (_place(s, true_ms), -brings_ms(s, true_ms), first[s.fix]))
+    return _proven_first(joined, true_ms)
+
+
+def _proven_first(ordered: Sequence[Suggestion], true_ms: float | None) -> tuple[Suggestion, ...]:
+    """Put what was measured to help before promises that its interval cannot be told from."""
+    out: list[Suggestion] = []
+    for each in ordered:
+        at = len(out)
+        if each.helps and true_ms and each.measured is not None and each.measured.high:
+            most_ms = true_ms - true_ms / each.measured.high
+            while at and not out[at - 1].helps and brings_ms(out[at - 1], true_ms) <= most_ms:
+                at -= 1
+        out.insert(at, each)
+    return tuple(out)
 
 
 def _tells(suggestion: Suggestion, rows: Mapping[str, TriedFix]) -> bool:

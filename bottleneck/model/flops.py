@@ -1,4 +1,4 @@
-"""How many FLOPs an operator call takes, by the shapes it was called with.
+"""What follows from the shapes that operators were called with: FLOPs, and which calls were slow for them.
 
 In: calls with shapes, types and values, as a profiler records them. Out: sums. Counted are matrix
 products, convolutions and fused attention, multiply and add as two operations; only leaves, since
@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from .run import SlowCall
 
 ROW_PRODUCTS = ("MmBackward", "AddmmBackward")
 """Autograd's nodes of products whose gradient has a row for each output."""
@@ -27,6 +29,8 @@ class OperatorCall:
     shapes: list[list[int]]
     dtypes: list[str]
     values: list[Any]
+    began_ns: int = 0
+    took_ns: int = 0
 
 
 _DTYPES = {
@@ -153,3 +157,76 @@ def largest_products(calls: Iterable[OperatorCall]) -> list[tuple[int, int, int,
             made[left[-2], left[-1], right[-1]] += _size(left[:-2])
     largest = sorted(made, key=lambda shape: -_size(shape) * made[shape])
     return [(*shape, made[shape]) for shape in largest[:_MOST_PRODUCTS]]
+
+
+SLOW_AT_TIMES = {
+    "aten::argmax": "torch.argmax",
+    "aten::argmin": "torch.argmin",
+    "aten::bmm": "torch.matmul",
+    "aten::cosine_similarity": "torch.cosine_similarity",
+    "aten::mm": "torch.matmul",
+    "aten::multinomial": "torch.multinomial",
+}
+"""Operators for which there is a cheaper way, for some axes, types and sizes, with Python's name of each."""
+_BYTES = {
+    **dict.fromkeys(("bool", "signed char", "unsigned char"), 1),
+    **dict.fromkeys(("c10::Half", "c10::BFloat16", "short int"), 2),
+    **dict.fromkeys(("float", "int"), 4),
+    **dict.fromkeys(("double", "long int"), 8),
+}
+"""Width of a number, by the names that a profiler has for the types of tensors."""
+_INTEGERS = frozenset({"long int", "int", "short int", "signed char", "unsigned char"})
+_SLOW_NS_PER_BYTE = 0.5
+"""2 GB/s. On two cores an argmax over the last axis moves 8, over another one 0.2; integer products 0.1."""
+_LEAST_SLOW_NS = 100_000
+"""Shorter calls are dispatch, more than reading."""
+
+
+def slow_calls(calls: Iterable[OperatorCall]) -> list[SlowCall]:
+    """Return those of `SLOW_AT_TIMES` that take long for the bytes that they read and write.
+
+    Products count where they are of integers, which no library multiplies.
+    """
+    by_name: dict[str, list[OperatorCall]] = defaultdict(list)
+    for call in sorted(calls, key=lambda each: each.began_ns):
+        if call.name in SLOW_AT_TIMES:
+            by_name[call.name].append(call)
+    found = []
+    for name, all_calls in by_name.items():
+        slow = {place: call for place, call in enumerate(all_calls) if _is_slow(call)}
+        if slow:
+            found.append(
+                SlowCall(
+                    operator=name,
+                    places=list(slow),
+                    of=len(all_calls),
+                    moved_bytes=sum(map(_moved_bytes, slow.values())),
+                    ms=sum(call.took_ns for call in slow.values()) / 1e6,
+                )
+            )
+    return found
+
+
+def _is_slow(call: OperatorCall) -> bool:
+    if call.name in COUNTED and not _INTEGERS.intersection(call.dtypes):
+        return False
+    return call.took_ns > max(_LEAST_SLOW_NS, _SLOW_NS_PER_BYTE * _moved_bytes(call))
+
+
+def _moved_bytes(call: OperatorCall) -> int:
+    tensors = [(s, _BYTES[d]) for s, d in zip(call.shapes, call.dtypes, strict=False) if d in _BYTES]
+    if not tensors:
+        return 0
+    written = _broadcast([shape for shape, _ in tensors]) * tensors[0][1]
+    return sum(_size(shape) * width for shape, width in tensors) + written
+
+
+def _broadcast(shapes: Sequence[Sequence[int]]) -> int:
+    """Return how many numbers these shapes broadcast to; 0 where they do not."""
+    out = [1] * max(map(len, shapes))
+    for shape in shapes:
+        for at, size in enumerate(reversed(shape), start=1):
+            if size != 1 and out[-at] not in (1, size):
+                return 0
+            out[-at] = max(out[-at], size)
+    return _size(out)

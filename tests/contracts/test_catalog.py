@@ -7,13 +7,14 @@ import gc
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import forked
 import pytest
+import torch
 
 from torch_bottleneck.analyzers.sections.context_keys import CONTEXT_KEYS
 from torch_bottleneck.catalog.conditions import REFERENCE, evaluate, fill, filled_code, filled_options
@@ -179,7 +180,6 @@ def test_a_catalogue_without_such_an_id_says_so() -> None:
 @pytest.fixture
 def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The names that the fixes' code speaks of, tiny and on the CPU."""
-    torch = pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LD_PRELOAD", "")  # named but empty: FX206 starts the script again otherwise
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "THP_MEM_ALLOC_ENABLE", "NCCL_DEBUG", "COMPILE"):
@@ -255,7 +255,6 @@ OWN_PROCESS = {"FX205", "FX206", "FX507"}
 @pytest.fixture
 def settings_restored() -> Iterator[None]:
     """Put back what the fixes switch: the next test in this process wants torch as it comes."""
-    torch = pytest.importorskip("torch")
     config = torch._dynamo.config
     names = ("suppress_errors", "capture_scalar_outputs", "cache_size_limit")
     dynamo = {name: getattr(config, name) for name in names}
@@ -277,6 +276,37 @@ def settings_restored() -> Iterator[None]:
     gc.enable()
 
 
+def _labelled(_: dict[str, Any]) -> dict[str, Any]:
+    labels = torch.full((4, 10), -100)
+    labels[:, 6:] = 1
+    return {
+        "labels": labels,
+        "hidden": torch.randn(4, 10, 8),
+        "head": torch.nn.Linear(8, 100),
+        "loss_fn": torch.nn.functional.cross_entropy,
+    }
+
+
+INPUTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "FX310": lambda given: {"model": torch.nn.Conv2d(3, 4, 3), "images": given["images"].float()},
+    "FX323": lambda _: {"lengths": torch.tensor([4]), "mask": torch.ones(4, 4, dtype=torch.bool)},
+    "FX330": _labelled,
+    "FX331": lambda _: {"curves": torch.randn(4, 9), "levels": torch.tensor([0.25, 0.5, 0.75])},
+    "FX333": lambda _: {"pairs": torch.randint(0, 9, (50, 2))},
+    "FX334": lambda _: {"adjacency": torch.eye(4).to_sparse(), "features": torch.randn(4, 2)},
+    "FX335": lambda _: {"logits": torch.randn(2, 3, 4)},
+    "FX336": lambda _: {"links": torch.eye(3, dtype=torch.int64)},
+    "FX337": lambda _: {"queries": torch.randn(3, 8), "keys": torch.randn(4, 8)},
+    "FX338": lambda _: {"weights": torch.rand(3, 5)},
+    "FX509": lambda given: {"loader": [(given["images"], given["targets"])]},
+    "FX510": lambda _: {"inputs": torch.randn(2, 3, 4), "weights": torch.randn(2, 4, 5)},
+    "FX513": lambda _: {"features": 4, "hidden": 8, "inputs": torch.randn(2, 3, 4)},
+    "FX514": lambda _: {"p": torch.rand(4, 3), "y": torch.tensor([0, 2, 1, 1])},
+    "FX520": lambda _: {"arrays": [torch.ones(4).numpy()] * 3},
+}
+"""What the code of a fix is about, beside what every training has."""
+
+
 @each_fix()
 @pytest.mark.usefixtures("settings_restored")
 @pytest.mark.filterwarnings("ignore")  # pinning without a device, deprecations of what is replaced
@@ -287,31 +317,5 @@ def test_code_runs(fix: Fix, training: dict[str, Any], tmp_path: Path) -> None:
         (tmp_path / "fix.py").write_text(fix.code)
         forked.run([sys.executable, tmp_path / "fix.py"], check=True, timeout=600)
         return
-    torch = training["torch"]
-    if fix.id == "FX310":
-        training["model"] = torch.nn.Conv2d(3, 4, 3)
-        training["images"] = training["images"].float()
-    if fix.id == "FX509":
-        training["loader"] = [(training["images"], training["targets"])]
-    if fix.id == "FX510":
-        training["inputs"], training["weights"] = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
-    if fix.id == "FX514":
-        training |= {"p": torch.rand(4, 3), "y": torch.tensor([0, 2, 1, 1])}
-    if fix.id == "FX323":
-        training |= {"lengths": torch.tensor([4]), "mask": torch.ones(4, 4, dtype=torch.bool)}
-    if fix.id == "FX331":
-        training |= {"curves": torch.randn(4, 9), "levels": torch.tensor([0.25, 0.5, 0.75])}
-    if fix.id == "FX333":
-        training["pairs"] = torch.randint(0, 9, (50, 2))
-    if fix.id == "FX334":
-        training |= {"adjacency": torch.eye(4).to_sparse(), "features": torch.randn(4, 2)}
-    if fix.id == "FX330":
-        labels = torch.full((4, 10), -100)
-        labels[:, 6:] = 1
-        training |= {"labels": labels, "hidden": torch.randn(4, 10, 8), "head": torch.nn.Linear(8, 100)}
-        training["loss_fn"] = torch.nn.functional.cross_entropy
-    if fix.id == "FX520":
-        training["arrays"] = [torch.ones(4).numpy()] * 3
-    if fix.id == "FX513":
-        training |= {"features": 4, "hidden": 8, "inputs": torch.randn(2, 3, 4)}
+    training |= INPUTS.get(fix.id, lambda _: {})(training)
     exec(compile(fix.code, fix.id, "exec"), training)

@@ -275,11 +275,13 @@ class CostlyCalls(Analyzer):
 
     What it means
         Some operators of torch do far more than their result needs: a quantile sorts all numbers, an
-        embedding with max_norm handles the rows of a batch one after the other, a distance is computed
-        number by number where a matrix product gives all of them.
+        embedding with max_norm handles the rows of a batch one after the other, an argmax over an outer
+        axis jumps through memory, matrices of integers are multiplied without BLAS.
 
     How it is measured
-        The time of such operators in the trace, with their part of the backward.
+        The time of such operators in the trace, with their part of the backward. Where it depends on
+        axes, types and sizes, those that move less than 2 GB/s on a CPU, by the shapes and times of
+        one step.
 
     What it costs you
         The step is replayed without them: a bound, since the other way takes time, too. Where the

@@ -23,13 +23,13 @@ from typing import Any
 import msgspec
 from torch import profiler
 
-from ...model.flops import COUNTED, count_flops, largest_products
+from ...model.flops import COUNTED, SLOW_AT_TIMES, count_flops, largest_products, slow_calls
 from ...model.run import FlopCount
 from ...runs.store import Store, reason_of
 from .. import profile_forks
 from ..lines.graph_lines import GraphWatch
 from ..signals import signals_go_elsewhere
-from ..torch_private import operator_calls
+from ..torch_private import device_kind, operator_calls
 from .masks import MaskWatch
 from .repeats import RepeatWatch
 
@@ -125,7 +125,7 @@ class FlopStep:
             profile.stop()
         finally:
             self.busy = False
-        calls = operator_calls(profile, set(COUNTED))
+        calls = operator_calls(profile, {*COUNTED, *SLOW_AT_TIMES})
         if calls is None:
             raise RuntimeError("this torch does not give the shapes of recorded operators")
         by_dtype, by_operator, lost = count_flops(calls)
@@ -138,6 +138,7 @@ class FlopStep:
             by_operator=by_operator,
             operators=sorted(COUNTED),
             products=largest_products(calls),
+            slow_calls=slow_calls(calls) if device_kind() == "cpu" else [],
         )
 
     def forked(self) -> None:

@@ -22,7 +22,7 @@ from ..lanes.seams import Seam
 from ..steps.baseline import Baseline
 from ..trace.intervals import which
 from ..trace.operators import OpClass
-from ..trace.table import NONE
+from ..trace.table import NONE, Trace
 from .segments import Segments
 from .unlabelled import aside, preparation
 
@@ -66,6 +66,8 @@ class Division:
     """The part of each segment that is not fixed cost."""
     scale: float | None = None
     """Mean factor on the inflated categories that brings them to the true step."""
+    factors: NDArray[np.float64] | None = None
+    """What each cell of `ms` was multiplied by for that, same shape; None where nothing was."""
     lacked_ms: float = 0.0
     """Host work outside the phases that the timed steps have and the traced ones lack."""
     misfit: float = 0.0
@@ -178,6 +180,21 @@ def split(
     )
 
 
+def unprofiled_ms(trace: Trace, segments: Segments, division: Division, rows: NDArray[np.intp]) -> float:
+    """Return what these rows and all that they call take in the median step, without the profiler, ms."""
+    if division.work is None or division.work_ns is None:
+        return 0.0
+    factors = division.factors if division.factors is not None else np.ones_like(division.ms)
+    covered = np.flatnonzero(segments.row != NONE)
+    mine = covered[trace.inside(segments.row[covered], rows)]
+    phase, work, dur = segments.phase[mine], division.work[mine], segments.dur_ns[mine]
+    amount = np.where(np.isin(work, TENSOR_WORK), division.work_ns[mine], dur)
+    dispatch = np.asarray([dispatch_of(name) for name in segments.phases])[phase]
+    scaled = amount * factors[phase, work] + np.maximum(dur - amount, 0.0) * factors[phase, dispatch]
+    by_step = np.bincount(segments.step[mine], weights=scaled, minlength=max(1, segments.steps))
+    return float(np.median(by_step)) / 1e6
+
+
 def _after_communication(segments: Segments) -> NDArray[np.bool_]:
     """Return the mask of segments whose last operator before them is a collective, a send or a receive.
 
@@ -218,7 +235,7 @@ def calibrate(profiled: Division, baseline: Baseline, *, noise_ms: float = 0.0, 
     categories alike. Nor does one that is explained by the share of the time for which the process `had` a
     processor: the profiled division holds what each stretch takes when nobody else has it.
     """
-    ms = np.zeros_like(profiled.ms)
+    ms, factors = np.zeros_like(profiled.ms), np.ones_like(profiled.ms)
     scales: list[tuple[float, float]] = []
     lacked = 0.0
     fits: list[tuple[float, float]] = []
@@ -233,6 +250,7 @@ def calibrate(profiled: Division, baseline: Baseline, *, noise_ms: float = 0.0, 
             lacked += target if i == 0 else 0.0
             continue
         fitted, scale, stretch = _fit(row, target)
+        factors[i] = np.divide(fitted, row, out=factors[i], where=row > 0)
         surplus = target - target / stretch if stretch > _FAR_LONGER else 0.0
         if i == 0 and surplus > 0:
             # More time outside the phases than the trace has there: work of the loop itself that
@@ -251,6 +269,7 @@ def calibrate(profiled: Division, baseline: Baseline, *, noise_ms: float = 0.0, 
     return replace(
         profiled,
         ms=ms,
+        factors=factors,
         scale=sum(s * w for s, w in scales) / weight if weight > 0 else None,
         lacked_ms=lacked,
         misfit=_misfit(fits),

@@ -140,7 +140,7 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
     yield from _for_nobody(program, amounts)
     if amounts.costly is not None:
         call, call_ms = amounts.costly
-        gone = amount_gone(program, call_ms, (*_OPERATORS, Work.ALLOCATOR))
+        gone = amount_gone(program, call_ms, (*_OPERATORS, Work.ALLOCATOR, Work.HOST))
         yield Question(WhatIf.CALL_GONE, Edit(gone=gone), costly_basis(call.callee), bound=True)
     yield Question(
         WhatIf.FUSED_ATTENTION,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model.codes import Part
 from ...model.doubt import WATCHED_REMEDY, Doubt, DoubtCode
@@ -37,16 +38,16 @@ from ..steps.traced import Steps
 from ..trace.dialect import Kind
 from ..trace.kernels import is_message
 from ..trace.operators import FILL, NEW_MEMORY, NODE, OpClass, classify
-from ..trace.table import NONE, Trace
+from ..trace.table import NONE, Names, Trace
 from ..views.step import step_view
 from ..whose.tree import Branch, Tree
 from .anomalies import anomaly_ms
 from .describe import describe_context, describe_kernels
-from .division import TENSOR_WORK, Division, as_measured, calibrate, split, undivided
+from .division import TENSOR_WORK, Division, as_measured, calibrate, split, undivided, unprofiled_ms
 from .exchanges import exchanges, own_work_of_steps, waits_of
 from .program import cpu_program
 from .questions import Amounts, cpu_questions
-from .segments import PHASES, Segments, operator_ms, read_segments
+from .segments import PHASES, Segments, read_segments
 from .spans import cpu_spans
 from .steady import steady_ns
 
@@ -354,31 +355,7 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
     division = _divide(trace, segments, facts, seams)
     amounts = Amounts()
     if trace is not None and segments is not None:
-        # What the trace shows is as long as it was profiled.
-        scale = min(1.0, division.scale or 1.0)
-        low, high = segments.bounds_ns
-        plain_ns = facts.run.plain_dispatch_ns if facts.run is not None else None
-        dropped, idle_rows = _for_nobody(trace, segments, facts)
-        amounts = Amounts(
-            recomputed=recomputed_ns(trace, thread=segments.tid, low_ns=low, high_ns=high)
-            / segments.steps
-            / 1e6
-            * scale,
-            unrecorded=_unrecorded(trace) if facts.frozen_inside else 0.0,
-            tables=operator_ms(trace, segments, "aten::embedding_dense_backward"),
-            attention=operator_ms(trace, segments, _ATTENTION) * scale,
-            scores=_scores_ms(trace, segments) * scale,
-            casts=operator_ms(trace, segments, _CASTS) * scale if facts.casts else 0.0,
-            anomalies=anomaly_ms(trace, segments, plain_ns=plain_ns) * scale if plain_ns else 0.0,
-            seams_per_step=sum(not seam.backward for seam in seams) / max(1, segments.steps),
-            in_loss=recorded_in_loss(trace) if facts.tree is not None else None,
-            fills=_fills_ms(trace, segments) * scale,
-            dropped=dropped,
-            idle_rows=idle_rows,
-            costly=_costly(trace, segments, scale=scale),
-            updates=_updates(segments),
-        )
-        amounts = replace(amounts, loop=_loop(division, facts, in_loss=amounts.in_loss))
+        amounts = _amounts(trace, segments, division, facts, seams)
     program = cpu_program(
         division,
         segments,
@@ -399,13 +376,47 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
     )
 
 
-def _scores_ms(trace: Trace, segments: Segments) -> float:
-    """Return the profiled ms per step in softmax and mask of attention that is written out (BN304)."""
+def _amounts(
+    trace: Trace, segments: Segments, division: Division, facts: Facts, seams: Sequence[Seam]
+) -> Amounts:
+    """Return what single questions are about, per step without the profiler."""
+    ours = segments.holds(trace)
+
+    def named_ms(named: Names) -> float:
+        return unprofiled_ms(trace, segments, division, trace.rows(named=named, among=ours))
+
+    # What the trace shows is as long as it was profiled.
+    scale = min(1.0, division.scale or 1.0)
+    low, high = segments.bounds_ns
+    plain_ns = facts.run.plain_dispatch_ns if facts.run is not None else None
+    dropped, idle_rows = _for_nobody(trace, segments, facts)
+    amounts = Amounts(
+        recomputed=recomputed_ns(trace, thread=segments.tid, low_ns=low, high_ns=high)
+        / segments.steps
+        / 1e6
+        * scale,
+        unrecorded=_unrecorded(trace) if facts.frozen_inside else 0.0,
+        tables=named_ms("aten::embedding_dense_backward"),
+        attention=named_ms(_ATTENTION),
+        scores=named_ms(_SCORES) if _writes_scores(trace, among=ours) else 0.0,
+        casts=named_ms(_CASTS) if facts.casts else 0.0,
+        anomalies=anomaly_ms(trace, segments, plain_ns=plain_ns) * scale if plain_ns else 0.0,
+        seams_per_step=sum(not seam.backward for seam in seams) / max(1, segments.steps),
+        in_loss=recorded_in_loss(trace) if facts.tree is not None else None,
+        fills=unprofiled_ms(trace, segments, division, _fills(trace, among=ours)),
+        dropped=dropped,
+        idle_rows=idle_rows,
+        costly=_costly(trace, segments, division, facts),
+        updates=_updates(segments),
+    )
+    return replace(amounts, loop=_loop(division, facts, in_loss=amounts.in_loss))
+
+
+def _writes_scores(trace: Trace, *, among: NDArray[np.bool_]) -> bool:
+    """Return whether attention is written out, with a softmax between its products (BN304)."""
     if trace.knows(re.compile("_scaled_dot_product_(?!attention_math)")):
-        return 0.0
-    if not (operator_ms(trace, segments, _SOFTMAX) and operator_ms(trace, segments, _PRODUCTS)):
-        return 0.0
-    return operator_ms(trace, segments, _SCORES)
+        return False
+    return all(len(trace.rows(named=each, among=among)) for each in (_SOFTMAX, _PRODUCTS))
 
 
 def _unrecorded(trace: Trace) -> float:
@@ -414,11 +425,10 @@ def _unrecorded(trace: Trace) -> float:
     return float(trace.dur_ns[unvisited].sum()) / max(1.0, float(trace.dur_ns[whole].sum()))
 
 
-def _fills_ms(trace: Trace, segments: Segments) -> float:
-    """Return the profiled ms per step of filling what an operator has just allocated."""
-    fills = trace.rows(named=FILL, among=segments.holds(trace))
-    filled = fills[trace.inside(fills, trace.rows(Kind.OP, named=NEW_MEMORY))]
-    return float(trace.dur_ns[filled].sum()) / max(1, segments.steps) / 1e6
+def _fills(trace: Trace, *, among: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return the rows that fill what an operator has just allocated."""
+    fills = trace.rows(named=FILL, among=among)
+    return fills[trace.inside(fills, trace.rows(Kind.OP, named=NEW_MEMORY))]
 
 
 def _for_nobody(trace: Trace, segments: Segments, facts: Facts) -> tuple[float, float]:
@@ -441,19 +451,21 @@ def _for_nobody(trace: Trace, segments: Segments, facts: Facts) -> tuple[float, 
     return dropped, facts.true_ms * idle_ns / max(1.0, float(segments.step_ns.sum()))
 
 
-def _costly(trace: Trace, segments: Segments, *, scale: float) -> tuple[CostlyCall, float] | None:
+def _costly(
+    trace: Trace, segments: Segments, division: Division, facts: Facts
+) -> tuple[CostlyCall, float] | None:
     """Return the operator with the most time of those that have a cheaper way, and its ms per step."""
-    ours = segments.holds(trace)
 
-    def spent_ns(calls: CostlyRows) -> int:
-        return int(trace.dur_ns[calls.rows].sum() + trace.dur_ns[calls.nodes].sum())
+    def spent_ms(calls: CostlyRows) -> float:
+        rows = np.sort(np.concatenate([calls.rows, calls.nodes]))
+        return unprofiled_ms(trace, segments, division, rows)
 
-    most = max(costly_rows(trace, among=ours), key=spent_ns, default=None)
+    flops = facts.run.flops if facts.run is not None else None
+    slow = flops.slow_calls if flops is not None else ()
+    most = max(costly_rows(trace, among=segments.holds(trace), slow=slow), key=spent_ms, default=None)
     if most is None:
         return None
-    steps = max(1, segments.steps)
-    call = CostlyCall(callee=most.callee, count=len(most.rows) / steps)
-    return call, spent_ns(most) / steps / 1e6 * scale
+    return CostlyCall(callee=most.callee, count=len(most.rows) / max(1, segments.steps)), spent_ms(most)
 
 
 def _updates(segments: Segments) -> float:

@@ -16,7 +16,7 @@ from ..lanes.labels import phase_of
 from ..trace.dialect import Kind
 from ..trace.intervals import within
 from ..trace.operators import OpClass, classify, fills_bucket, is_region, updates_in_place
-from ..trace.table import NONE, Names, Trace
+from ..trace.table import NONE, Trace
 
 PHASES = ("data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evaluation")
 """Labels that the harness writes; user labels are phases too when the baseline window has them."""
@@ -210,14 +210,3 @@ def read_segments(
         in_place=in_place,
         regions_per_step=sweep.regions / steps,
     )
-
-
-def operator_ms(trace: Trace | None, segments: Segments | None, named: Names) -> float:
-    """Return the profiled time of operators and all that they call, ms per step; 0 without a trace.
-
-    None of them calls another.
-    """
-    if trace is None or segments is None or not len(segments.row):
-        return 0.0
-    mine = trace.rows(named=named, among=segments.holds(trace))
-    return float(trace.dur_ns[mine].sum()) / max(1, segments.steps) / 1e6

@@ -1,16 +1,19 @@
 """Operators that compute more than is asked of them, where people found a cheaper way to the same result.
 
-In: a trace. Out: their rows, with the nodes of the backward that they record. What to write in their place
-is in the catalogue.
+In: a trace, and the calls that were slow in one step. Out: their rows, with the nodes of the backward
+that they record. What to write in their place is in the catalogue.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...model.flops import SLOW_AT_TIMES
+from ...model.run import SlowCall
 from ..trace.dialect import Kind
 from ..trace.operators import NODE
 from ..trace.table import NONE, Trace
@@ -23,7 +26,8 @@ CALLS = {
     "aten::unique_dim": "torch.unique",
     "aten::_sparse_addmm": "torch.sparse.mm",
 }
-"""Name of the operator -> what Python calls it; a fix names each of the latter."""
+"""Name of the operator -> what Python calls it; a fix names each of the latter. Beside `SLOW_AT_TIMES`."""
+_NAMES = {**CALLS, **SLOW_AT_TIMES}
 _ONLY_WITH = {"aten::_sparse_addmm": "aten::_indices"}
 """What an operator calls where there is a cheaper way: of sparse layouts, COO has such indices."""
 
@@ -38,15 +42,18 @@ class CostlyRows:
     """What the backward does for them."""
 
 
-def costly_rows(trace: Trace, *, among: NDArray[np.bool_] | None = None) -> list[CostlyRows]:
+def costly_rows(
+    trace: Trace, *, among: NDArray[np.bool_] | None = None, slow: Sequence[SlowCall] = ()
+) -> list[CostlyRows]:
     """Return the calls of each such operator; `among` (n,) marks the rows to choose from."""
     calls = trace.rows(Kind.OP, named=CALLS.keys(), among=among)
-    if not len(calls):
-        return []
     for name, inner in _ONLY_WITH.items():
         its = trace.rows(Kind.OP, named=inner, among=among)
         with_it = trace.ranges(calls).around(trace.ts_ns[its], trace.tid[its])
         calls = calls[~trace.named(name, calls) | np.isin(np.arange(len(calls)), with_it)]
+    calls = np.unique(np.concatenate([calls, *(_those(trace, call, among) for call in slow)]))
+    if not len(calls):
+        return []
     nodes = trace.rows(Kind.OP, named=NODE, among=among)
     calls = trace.outermost(calls[~trace.inside(calls, nodes)])
     if not len(calls):
@@ -59,12 +66,22 @@ def costly_rows(trace: Trace, *, among: NDArray[np.bool_] | None = None) -> list
     within = trace.ranges(calls).around(trace.ts_ns[recorded], trace.tid[recorded])
     holder = trace.ranges(recorded).innermost(trace.ts_ns[calls], trace.tid[calls])
     within[holder[holder >= 0]] = np.flatnonzero(holder >= 0)
-    callee = np.array([CALLS[trace.name_of(row)] for row in calls.tolist()])
+    callee = np.array([_NAMES[trace.name_of(row)] for row in calls.tolist()])
     of_node = np.where(within >= 0, callee[within], "")
     return [
         CostlyRows(callee=name, rows=calls[callee == name], nodes=nodes[of_node == name])
         for name in np.unique(callee).tolist()
     ]
+
+
+def _those(trace: Trace, call: SlowCall, among: NDArray[np.bool_] | None) -> NDArray[np.intp]:
+    """Return the rows of an operator's calls that have the places in each step of those that were slow."""
+    rows = trace.rows(Kind.OP, named=call.operator, among=among)
+    if len(call.places) == call.of:
+        return rows
+    return (
+        rows[np.isin(np.arange(len(rows)) % call.of, call.places)] if len(rows) % call.of == 0 else rows[:0]
+    )
 
 
 def costly_basis(callee: str) -> str:

@@ -116,6 +116,16 @@ def test_a_proven_gain_comes_before_a_bound_that_counts_for_less() -> None:
     assert order(given, tried(measured("FX311", 1.2))) == ["FX414", "FX311"]
 
 
+def test_a_proven_gain_comes_before_a_promise_that_its_interval_cannot_be_told_from() -> None:
+    pairs = [(100.0, 50.0), (104.0, 51.0), (96.0, 49.0), (101.0, 48.0)]
+    proven = TriedFix(
+        fix="FX311", state="measured", without_ms=[a for a, _ in pairs], with_ms=[b for _, b in pairs]
+    )
+    given = [suggestion("FX504", 49.5), suggestion("FX303", 80.0), suggestion("FX311", 60.0)]
+    assert order(given, tried(proven)) == ["FX311", "FX504", "FX303"]
+    assert order([suggestion("FX504", 30.0), *given[1:]], tried(proven)) == ["FX504", "FX311", "FX303"]
+
+
 def test_the_step_with_the_fix_is_the_true_step_over_the_speed_up() -> None:
     found = by_measurement([suggestion("FX311", 80.0)], tried(measured("FX311", 1.25)), None, 50.0)
     here = found[0].measured

@@ -175,3 +175,23 @@ def test_attention_is_put_back_where_the_script_ends_in_between(tmp_path: Path) 
     flops.abandon(store, reason="the script ended")
     assert F.scaled_dot_product_attention is scaled_dot_product_attention is original
     assert store.run.masks is None
+
+
+def test_slow_calls_are_kept_with_their_places_and_what_they_move(nothing_compiled: None) -> None:
+    whole, logits = torch.ones(160, 160, dtype=torch.int64), torch.randn(4, 5, 200, 200)
+    rows, columns = torch.randn(300, 1, 32), torch.randn(1, 300, 32)
+
+    def work() -> None:
+        torch.ones(64, 64) @ torch.ones(64, 64)
+        whole @ whole
+        logits.argmax(-1)
+        logits.argmax(1)
+        F.cosine_similarity(rows, columns, dim=-1)
+
+    found = {call.operator: call for call in counted(work).slow_calls}
+    product = found["aten::mm"]
+    assert (product.places, product.of) == ([1], 2)
+    assert product.moved_bytes == 3 * 160 * 160 * 8
+    assert (found["aten::argmax"].places, found["aten::argmax"].of) == ([1], 2)
+    assert found["aten::argmax"].moved_bytes == 2 * logits.numel() * 4
+    assert found["aten::cosine_similarity"].moved_bytes == (2 * 300 * 32 + 300 * 300 * 32) * 4

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.utils.checkpoint
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from torch_bottleneck.catalog.registry import FIXES, OWN, by_id
@@ -1100,3 +1101,94 @@ def test_sparse_matrices_made_for_each_product_are_left_to_torch(put_in: Callabl
     for _ in range(3):
         torch.sparse.mm(torch.eye(5).to_sparse(), torch.randn(5, 3))
     assert "made anew" in patch.check().reason
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_the_largest_along_an_outer_axis_is_that_of_torch(
+    put_in: Callable[..., Patch], name: str, keepdim: bool
+) -> None:
+    # Many are equal: the first of them counts.
+    x = torch.randint(0, 3, (4, 5, 6)).float().requires_grad_()
+
+    def both() -> list[torch.Tensor]:
+        by_method = [getattr(x, name)(dim, keepdim) for dim in (0, 1, -2)]
+        return [*by_method, getattr(torch, name)(x, dim=-3, keepdim=keepdim)]
+
+    theirs = both()
+    patch = put_in("FX335")
+    assert all(torch.equal(ours, other) for ours, other in zip(both(), theirs, strict=True))
+    found = patch.check()
+    assert (found.state, found.evidence) == ("applied", "max or min of rows in 4 argmaxs")
+
+
+def test_what_argmax_does_fast_or_refuses_is_left_to_it(put_in: Callable[..., Patch]) -> None:
+    x = torch.randn(3, 4)
+    patch = put_in("FX335")
+    assert (int(x.argmax()), x.argmax(-1).shape, torch.argmax(x, 1, keepdim=True).shape) == (
+        int(x.flatten().argmax(0)), (3,), (3, 1),
+    )  # fmt: skip
+    assert torch.argmax(input=x, dim=0).shape == (4,)
+    with pytest.raises(IndexError):
+        x.argmax(2)
+    with pytest.raises(IndexError):
+        torch.empty(0, 3).argmax(0)
+    assert patch.check().state == "not applied"
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_products_of_integers_are_exact(put_in: Callable[..., Patch], dtype: torch.dtype) -> None:
+    low = 0 if dtype is torch.uint8 else -3
+    a, b = (torch.randint(low, 4, (2, 5, 5)).to(dtype) for _ in range(2))
+
+    def all_ways() -> list[torch.Tensor]:
+        return [a @ b, torch.matmul(a[0], b), torch.bmm(a, b), a[0].mm(b[0]), a[0] @ b[0, :, 0]]
+
+    theirs = all_ways()
+    patch = put_in("FX336")
+    ours = all_ways()
+    assert all(
+        torch.equal(one, other) and one.dtype is dtype for one, other in zip(ours, theirs, strict=True)
+    )
+    assert patch.check().evidence == "multiplied as floats in 5 products"
+
+
+def test_products_that_floats_cannot_hold_are_left_to_torch(put_in: Callable[..., Patch]) -> None:
+    large, small = torch.full((2, 2), 2**40), torch.full((2, 2), 100, dtype=torch.int8)
+    theirs = large @ large, small @ small
+    patch = put_in("FX336")
+    assert torch.equal(large @ large, theirs[0])
+    assert torch.equal(small @ small, theirs[1])
+    assert torch.equal(torch.mm(input=large, mat2=large), theirs[0])
+    assert patch.check().state == "not applied"
+    middle = torch.full((2, 2), 5000)
+    assert (middle @ middle).tolist() == [[50_000_000] * 2] * 2, "more than float32 holds"
+    assert patch.count == 1
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_similarities_of_all_pairs_are_those_of_torch(
+    put_in: Callable[..., Patch], batch: tuple[int, ...], swapped: bool
+) -> None:
+    x, y = (torch.randn(*batch, size, 8, requires_grad=True) for size in (3, 4))
+
+    def both() -> tuple[torch.Tensor, ...]:
+        rows, columns = x.unsqueeze(-2), y.unsqueeze(-3)
+        pair = (columns, rows) if swapped else (rows, columns)
+        found = F.cosine_similarity(*pair, dim=-1) + torch.nn.CosineSimilarity(dim=len(batch) + 2)(*pair)
+        return found, *torch.autograd.grad(found.square().sum(), (x, y))
+
+    theirs = both()
+    patch = put_in("FX337")
+    torch.testing.assert_close(both(), theirs)
+    assert patch.check().evidence == "one product for all pairs in 2 calls"
+
+
+def test_similarities_of_rows_are_left_to_torch(put_in: Callable[..., Patch]) -> None:
+    x = torch.randn(3, 8)
+    patch = put_in("FX337")
+    assert F.cosine_similarity(x, x).shape == (3,)
+    assert F.cosine_similarity(x[None], x[None], dim=-1).shape == (1, 3)
+    assert F.cosine_similarity(x[:, None], x[None], dim=0).shape == (3, 8)
+    assert patch.check().state == "not applied"

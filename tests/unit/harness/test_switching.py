@@ -84,6 +84,7 @@ class Net(nn.Module):
 
 
 SPARSE, BOUNDED = torch.eye(4).to_sparse(), nn.Embedding(9, 16, max_norm=0.5)
+WHOLE = torch.arange(9).view(3, 3)
 
 
 def attend_with_mask(out: torch.Tensor) -> torch.Tensor:
@@ -99,6 +100,9 @@ ON_TOP: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "FX332": lambda out: out + BOUNDED(torch.arange(4)).detach(),
     "FX333": lambda out: out * torch.tensor([[1, 2], [0, 5], [1, 2]]).unique(dim=0).sum(),
     "FX334": lambda out: torch.sparse.mm(SPARSE, out),
+    "FX335": lambda out: out * (1 + out.argmax(0)),
+    "FX336": lambda out: out + (WHOLE @ WHOLE).sum(),
+    "FX337": lambda out: nn.functional.cosine_similarity(out[:, None], out[None], dim=-1),
 }
 """What a fix is about, behind the model."""
 

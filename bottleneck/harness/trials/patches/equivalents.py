@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn import functional
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .base import Patch
@@ -29,12 +30,12 @@ class OtherWay(Patch):
 
     def install(self) -> None:
         for owner, name in self.functions:
-            self.replaced.put(owner, name, self._make)
+            self.replaced.put(owner, name, functools.partial(self._make, name))
 
-    def _make(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _make(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             # What is called by the names of all its arguments stays as it is.
-            other = self.instead(*args, **kwargs) if args else None
+            other = self.instead_of(name, *args, **kwargs) if args else None
             if other is None:
                 return original(*args, **kwargs)
             self.acted_here()
@@ -42,8 +43,12 @@ class OtherWay(Patch):
 
         return call
 
-    def instead(self, *args: Any, **kwargs: Any) -> Callable[[], Any] | None:
+    def instead_of(self, name: str, *args: Any, **kwargs: Any) -> Callable[[], Any] | None:  # noqa: ARG002
         """Return what to call in place of a call with these arguments; None for that call itself."""
+        return self.instead(*args, **kwargs)
+
+    def instead(self, *args: Any, **kwargs: Any) -> Callable[[], Any] | None:
+        """Return the same where all of the functions do the same."""
         raise NotImplementedError
 
 
@@ -179,6 +184,76 @@ class KeptAsCsr(OtherWay):
 
     def close(self) -> None:
         self._seen.clear()
+
+
+class LargestByRows(OtherWay):
+    """Along an axis that is not the last, the places of the largest numbers come from max, and not argmax."""
+
+    fix = "FX335"
+    says = ("max or min of rows in {}", "argmax")
+    nothing_to_do = "every argmax was over the last axis, over all numbers, or not on the CPU"
+    functions = tuple((owner, name) for owner in (torch, torch.Tensor) for name in ("argmax", "argmin"))
+
+    def instead_of(
+        self, name: str, x: Any, dim: int | None = None, keepdim: bool = False, **named: Any
+    ) -> Callable[[], Any] | None:
+        outer = type(x) is torch.Tensor and x.device.type == "cpu" and type(dim) is int
+        if not outer or named or not -x.dim() <= dim < x.dim() - 1 or dim == -1 or x.numel() == 0:
+            return None
+        largest = torch.max if name == "argmax" else torch.min
+        return lambda: largest(x.detach(), dim, keepdim).indices
+
+
+class IntegersAsFloats(OtherWay):
+    """Matrices of integers are multiplied as floats where that is exact."""
+
+    fix = "FX336"
+    says = ("multiplied as floats in {}", "product")
+    nothing_to_do = "no matrices of integers were multiplied whose product a float can hold"
+    functions = tuple(
+        (owner, name)
+        for owner, names in ((torch, ()), (torch.Tensor, ("__matmul__",)))
+        for name in ("matmul", "mm", "bmm", *names)
+    )
+
+    def instead_of(self, name: str, a: Any, b: Any = None, **named: Any) -> Callable[[], Any] | None:
+        pair = (a, b)
+        plain = all(type(each) is torch.Tensor and each.device.type == "cpu" for each in pair) and not named
+        if not plain or any(each.dtype not in _INTEGERS or not each.numel() for each in pair):
+            return None
+        most = a.shape[-1] * math.prod(max(-int(each.amin()), int(each.amax())) for each in pair)
+        dtype = torch.float32 if most < 2**24 else torch.float64
+        if most >= min(2**53, torch.iinfo(a.dtype).max) or a.dtype is not b.dtype:
+            return None
+        multiply = getattr(torch, name.strip("_"))
+        return lambda: multiply(a.to(dtype), b.to(dtype)).to(a.dtype)
+
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+class PairsByProduct(OtherWay):
+    """The similarities of all pairs are one product of normalised vectors."""
+
+    fix = "FX337"
+    says = ("one product for all pairs in {}", "call")
+    nothing_to_do = "no two sets of vectors were compared pair by pair"
+    functions = ((torch, "cosine_similarity"), (functional, "cosine_similarity"))
+
+    def instead(self, x: Any, y: Any = None, dim: int = 1, eps: float = 1e-8) -> Callable[[], Any] | None:
+        plain = all(type(each) is torch.Tensor and each.is_floating_point() for each in (x, y))
+        if not plain or x.dim() != y.dim() or x.dim() < 3 or dim not in (-1, x.dim() - 1):
+            return None
+        if (x.shape[-2], y.shape[-3]) == (1, 1):
+            return functools.partial(_all_pairs, x.squeeze(-2), y.squeeze(-3), eps)
+        if (x.shape[-3], y.shape[-2]) == (1, 1):
+            return lambda: _all_pairs(y.squeeze(-2), x.squeeze(-3), eps)
+        return None
+
+
+def _all_pairs(rows: torch.Tensor, columns: torch.Tensor, eps: float) -> torch.Tensor:
+    left, right = (functional.normalize(each, dim=-1, eps=eps) for each in (rows, columns))
+    return left @ right.transpose(-1, -2)
 
 
 class RowsSelected(OtherWay):

@@ -1,0 +1,266 @@
+"""Fixes of single calls that take far longer than their result needs: what to write in their place.
+
+In: nothing. Out: `FIXES`, data.
+"""
+
+from __future__ import annotations
+
+from ..model.codes import WhatIf
+from ..model.fix import Arithmetic, Fix, Risk
+from .build import docs, given, source
+
+_LITTLE_LEFT = 0.8
+"""Of what such a call takes, the other way leaves a third at most: a twelfth to a third for an argmax, a hundredth
+for integers, a three-hundredth for pairs (two cores, torch 2.13)."""
+
+FIXES: tuple[Fix, ...] = (
+    Fix(
+        id="FX331",
+        title="Select the quantiles, do not sort for them",
+        addresses=("BN321",),
+        for_calls=("torch.quantile", "torch.nanquantile"),
+        what_to_change="torch.quantile sorts all numbers to read a few. NumPy's quantile puts only those ranks in"
+        " order that it needs. Where gradients are needed, take the positions from numpy.argpartition, and the"
+        " values with gather.",
+        when=(given("device.kind", "==", "cpu", "training runs on the CPU"),),
+        what_if=WhatIf.CALL_GONE,
+        basis="the step without these calls",
+        code="""\
+import numpy as np
+import torch
+
+# was: low, middle, high = curves.quantile(levels, dim=-1)
+found = np.quantile(curves.numpy(), levels.numpy(), axis=-1)
+low, middle, high = torch.from_numpy(found).to(curves.dtype)""",
+        undo="Call torch.quantile again.",
+        verify="No aten::sort inside aten::quantile in the trace; the loss is the same.",
+        can_try=True,
+        sources=(
+            docs("generated/torch.quantile.html", "torch.quantile"),
+            source(
+                "https://github.com/pytorch/pytorch/issues/85147",
+                "torch.quantile performance",
+                "100 ms, 14 ms in NumPy",
+            ),
+            source(
+                "https://github.com/pytorch/pytorch/pull/188394",
+                "Speed up CPU quantile with partial selection",
+                "2 to 8 times faster",
+            ),
+        ),
+    ),
+    Fix(
+        id="FX332",
+        title="Shorten embeddings once, after the update",
+        addresses=("BN321",),
+        for_calls=("torch.embedding_renorm_",),
+        what_to_change="With max_norm each look-up makes the rows that it reads shorter, one row after the other."
+        " Make the embedding without max_norm, and call renorm_ on its weight after each update: one operator"
+        " for all rows. Of a table that is far larger than a batch, take the rows of the batch only.",
+        what_if=WhatIf.CALL_GONE,
+        basis="the step without these calls",
+        risk=Risk.SAFE,
+        may_break="The weight is changed outside autograd: not between a forward and its backward.",
+        code="""\
+import torch
+from torch import nn
+
+entity = nn.Embedding(15_000, 128)  # was: max_norm=1.0
+# After each optimizer.step():
+with torch.no_grad():
+    entity.weight.renorm_(2, 0, 1.0)""",
+        undo="Give max_norm to the embedding again.",
+        verify="No aten::embedding_renorm_ in the trace; the loss is the same.",
+        can_try=True,
+        arithmetic=Arithmetic.REORDERED,
+        sources=(
+            docs("generated/torch.nn.Embedding.html", "torch.nn.Embedding: max_norm"),
+            source(
+                "https://github.com/pytorch/pytorch/issues/1278",
+                "Embedding max_norm option slow",
+                "95 % of the time; renorm_ after the update 20 times faster",
+            ),
+        ),
+    ),
+    Fix(
+        id="FX333",
+        title="Tell rows of integers apart by one number each",
+        addresses=("BN321",),
+        for_calls=("torch.unique",),
+        what_to_change="torch.unique with dim= compares whole rows, value by value. Where the rows hold integers,"
+        " number them: multiply each column by the product of the sizes of those behind it, add up, and call"
+        " unique on these numbers.",
+        what_if=WhatIf.CALL_GONE,
+        basis="the step without these calls",
+        may_break="The numbers must fit into 64 bits. Rows with negative values need their minimum taken off.",
+        code="""\
+import torch
+
+# was: pairs.unique(dim=0, return_inverse=True)
+width = pairs[:, 1].max() + 1
+key = pairs[:, 0] * width + pairs[:, 1]
+key, inverse = key.unique(return_inverse=True)
+found = torch.stack([key // width, key % width], dim=1)""",
+        undo="Call unique with dim= again.",
+        verify="No aten::unique_dim in the trace; the loss is the same.",
+        can_try=True,
+        sources=(
+            docs("generated/torch.unique.html", "torch.unique"),
+            source(
+                "https://github.com/pytorch/pytorch/issues/18987",
+                "Performance issue of unique on CPU",
+                "60 ms for 15320 rows",
+            ),
+            source("https://github.com/pytorch/pytorch/issues/18405", "_unique_dim needs refactor"),
+        ),
+    ),
+    Fix(
+        id="FX334",
+        title="Keep sparse matrices in CSR layout",
+        addresses=("BN321",),
+        for_calls=("torch.sparse.mm",),
+        what_to_change="A sparse matrix in COO layout is sorted, and its rows are counted, in each product. Convert"
+        " it once, outside the loop, with to_sparse_csr(), and multiply by that.",
+        what_if=WhatIf.CALL_GONE,
+        basis="the step without these calls",
+        may_break="Gradients with respect to a CSR matrix are supported for fewer operators.",
+        code="""\
+import torch
+
+table = adjacency.to_sparse_csr()  # once
+messages = torch.sparse.mm(table, features)  # in each step""",
+        undo="Multiply by the COO matrix again.",
+        verify="The product takes less time in the trace; the loss is the same.",
+        can_try=True,
+        arithmetic=Arithmetic.REORDERED,
+        sources=(
+            docs("sparse.html#sparse-csr-tensor", "torch.sparse: CSR"),
+            source("https://github.com/pytorch/pytorch/issues/6171", "CSR for faster sparse products"),
+            source(
+                "https://github.com/DeepGraphLearning/torchdrug/issues/173",
+                "torchdrug #173",
+                "16 to 8 minutes an epoch",
+            ),
+        ),
+    ),
+    Fix(
+        id="FX335",
+        title="Find the largest with max(dim), not argmax(dim)",
+        addresses=("BN321",),
+        for_calls=("torch.argmax", "torch.argmin"),
+        what_to_change="On a CPU argmax over an axis that is not the last one takes the numbers one by one, and"
+        " jumps through memory for each. max(dim).indices and min(dim).indices, or numpy.argmax, read whole rows.",
+        when=(given("device.kind", "==", "cpu", "training runs on the CPU"),),
+        what_if=WhatIf.CALL_GONE,
+        bound_weight=_LITTLE_LEFT,
+        basis="the step without these calls",
+        risk=Risk.SAFE,
+        may_break="Where two numbers are the largest, another one of them may be named.",
+        code="""\
+labels = logits.max(1).indices  # was: logits.argmax(1)""",
+        undo="Call argmax again.",
+        verify="No aten::argmax in the trace; the labels are the same.",
+        can_try=True,
+        sources=(
+            source(
+                "https://github.com/pytorch/pytorch/issues/140000",
+                "torch.argmax slow on CPU",
+                "1.55 s, 0.21 s in NumPy",
+            ),
+            source("https://github.com/ultralytics/ultralytics/pull/26261", "ultralytics: argmax by NumPy"),
+        ),
+    ),
+    Fix(
+        id="FX336",
+        title="Multiply matrices of integers as floats",
+        addresses=("BN321",),
+        for_calls=("torch.matmul",),
+        what_to_change="No library multiplies matrices of integers fast: torch does it number by number. Convert"
+        " both to float32, multiply, and convert the product back. It is exact as long as no sum reaches 2**24;"
+        " up to 2**53 take float64.",
+        when=(given("device.kind", "==", "cpu", "training runs on the CPU"),),
+        what_if=WhatIf.CALL_GONE,
+        bound_weight=_LITTLE_LEFT,
+        basis="the step without these products",
+        risk=Risk.SAFE,
+        may_break="Sums beyond 2**24 are rounded.",
+        code="""\
+two = (links.float() @ links.float()).long()  # was: links @ links""",
+        undo="Multiply the integers again.",
+        verify="The product takes less time in the trace; its numbers are the same.",
+        can_try=True,
+        sources=(
+            source(
+                "https://github.com/pytorch/pytorch/issues/72408",
+                "Matrix multiplication is 30 times slower for integers than floats on CPU",
+                "328 to 10.7 ms",
+            ),
+            source("https://github.com/numpy/numpy/issues/14556", "NumPy: the same", "2.44 s to 37 ms"),
+        ),
+    ),
+    Fix(
+        id="FX337",
+        title="Compare all pairs with one matrix product",
+        addresses=("BN321",),
+        for_calls=("torch.cosine_similarity",),
+        what_to_change="cosine_similarity of x[:, None] and y[None] writes all pairs of vectors to memory, several"
+        " times. Normalise the vectors, and multiply the two matrices.",
+        what_if=WhatIf.CALL_GONE,
+        bound_weight=_LITTLE_LEFT,
+        basis="the step without these calls",
+        risk=Risk.SAFE,
+        may_break="Rounding differs in the last digits.",
+        code="""\
+from torch.nn import functional as F
+
+# was: F.cosine_similarity(queries[:, None], keys[None], dim=-1)
+similar = F.normalize(queries, dim=-1) @ F.normalize(keys, dim=-1).T""",
+        undo="Call cosine_similarity again.",
+        verify="No aten::cosine_similarity in the trace; memory falls; the loss is the same.",
+        can_try=True,
+        arithmetic=Arithmetic.REORDERED,
+        sources=(
+            source(
+                "https://github.com/pytorch/pytorch/pull/50196",
+                "pairwise similarity materializes the broadcasted matrix",
+            ),
+            source(
+                "https://github.com/pytorch/pytorch/issues/104564",
+                "Memory use of cosine_similarity() doubled",
+            ),
+        ),
+    ),
+    Fix(
+        id="FX338",
+        title="Draw by the running sum, not with multinomial",
+        addresses=("BN321",),
+        for_calls=("torch.multinomial",),
+        what_to_change="For one sample of each row, and for samples without replacement, multinomial draws an"
+        " exponential number for every class. Where one is drawn, or with replacement, look a uniform number up"
+        " in the running sum of the weights. For equal weights take randint or randperm.",
+        what_if=WhatIf.CALL_GONE,
+        basis="the step without these calls",
+        may_break="The draws differ for a given seed.",
+        code="""\
+import torch
+
+# was: torch.multinomial(weights, 1)
+reached = weights.cumsum(-1)
+drawn = torch.rand(len(weights), 1) * reached[:, -1:]
+choice = torch.searchsorted(reached, drawn).clamp(max=weights.shape[1] - 1)""",
+        undo="Call multinomial again.",
+        verify="No aten::multinomial in the trace; the curves of the loss agree.",
+        sources=(
+            source(
+                "https://github.com/ruotianluo/self-critical.pytorch/pull/144",
+                "self-critical: multinomial takes 315 of 592 s",
+            ),
+            source("https://github.com/pytorch/pytorch/issues/30968", "Categorical.sample too slow"),
+            source(
+                "https://github.com/pyro-ppl/pyro/pull/2383",
+                "Pyro: randperm in place of multinomial",
+                "40 times faster on a CPU",
+            ),
+        ),
+    ),
+)
