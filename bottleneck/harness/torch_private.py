@@ -281,7 +281,6 @@ def operator_calls(profile: Any, names: set[str]) -> list[OperatorCall] | None:
                 dtypes=event.dtypes(),
                 values=list(event.concrete_inputs()),
                 began_ns=event.start_ns() if hasattr(event, "start_ns") else 0,
-                took_ns=event.duration_ns() if hasattr(event, "duration_ns") else 0,
             )
         )
     return found

@@ -1,4 +1,4 @@
-"""What follows from the shapes that operators were called with: FLOPs, and which calls were slow for them.
+"""What follows from the shapes that operators were called with: FLOPs, and what has a cheaper way.
 
 In: calls with shapes, types and values, as a profiler records them. Out: sums. Counted are matrix
 products, convolutions and fused attention, multiply and add as two operations; only leaves, since
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .run import SlowCall
+from .run import CostlyCalls
 
 ROW_PRODUCTS = ("MmBackward", "AddmmBackward")
 """Autograd's nodes of products whose gradient has a row for each output."""
@@ -30,7 +30,6 @@ class OperatorCall:
     dtypes: list[str]
     values: list[Any]
     began_ns: int = 0
-    took_ns: int = 0
 
 
 _DTYPES = {
@@ -159,74 +158,61 @@ def largest_products(calls: Iterable[OperatorCall]) -> list[tuple[int, int, int,
     return [(*shape, made[shape]) for shape in largest[:_MOST_PRODUCTS]]
 
 
-SLOW_AT_TIMES = {
-    "aten::argmax": "torch.argmax",
-    "aten::argmin": "torch.argmin",
-    "aten::bmm": "torch.matmul",
-    "aten::cosine_similarity": "torch.cosine_similarity",
-    "aten::mm": "torch.matmul",
-    "aten::multinomial": "torch.multinomial",
-}
-"""Operators for which there is a cheaper way, for some axes, types and sizes, with Python's name of each."""
-_BYTES = {
-    **dict.fromkeys(("bool", "signed char", "unsigned char"), 1),
-    **dict.fromkeys(("c10::Half", "c10::BFloat16", "short int"), 2),
-    **dict.fromkeys(("float", "int"), 4),
-    **dict.fromkeys(("double", "long int"), 8),
-}
-"""Width of a number, by the names that a profiler has for the types of tensors."""
+@dataclass(frozen=True, slots=True)
+class CostlyAtTimes:
+    """An operator for which there is a cheaper way, for some axes, types and sizes."""
+
+    callee: str
+    """As Python calls it."""
+    applies: Callable[[OperatorCall], bool]
+    on_gpu: bool = False
+    """Whether it is so on a GPU, too."""
+
+
 _INTEGERS = frozenset({"long int", "int", "short int", "signed char", "unsigned char"})
-_SLOW_NS_PER_BYTE = 0.5
-"""2 GB/s. On two cores an argmax over the last axis moves 8, over another one 0.2; integer products 0.1."""
-_LEAST_SLOW_NS = 100_000
-"""Shorter calls are dispatch, more than reading."""
 
 
-def slow_calls(calls: Iterable[OperatorCall]) -> list[SlowCall]:
-    """Return those of `SLOW_AT_TIMES` that take long for the bytes that they read and write.
+def _of_outer_axis(call: OperatorCall) -> bool:
+    """Argmax jumps through memory for each number."""
+    axis, rank = call.values[1], len(call.shapes[0])
+    return type(axis) is int and axis % max(1, rank) < rank - 1
 
-    Products count where they are of integers, which no library multiplies.
-    """
+
+def _of_integers(call: OperatorCall) -> bool:
+    """No library multiplies these matrices: torch does it number by number."""
+    return bool(_INTEGERS.intersection(call.dtypes))
+
+
+def _of_all_pairs(call: OperatorCall) -> bool:
+    """Each pair of vectors is written to memory."""
+    left, right = call.shapes[:2]
+    return len(left) == len(right) and any(map(int.__lt__, left, right)) and any(map(int.__gt__, left, right))
+
+
+def _by_exponentials(call: OperatorCall) -> bool:
+    """An exponential number is drawn for each class."""
+    return call.values[1] == 1 or call.values[2] is False
+
+
+COSTLY_AT_TIMES = {
+    "aten::argmax": CostlyAtTimes("torch.argmax", _of_outer_axis),
+    "aten::argmin": CostlyAtTimes("torch.argmin", _of_outer_axis),
+    "aten::bmm": CostlyAtTimes("torch.matmul", _of_integers),
+    "aten::cosine_similarity": CostlyAtTimes("torch.cosine_similarity", _of_all_pairs, on_gpu=True),
+    "aten::mm": CostlyAtTimes("torch.matmul", _of_integers),
+    "aten::multinomial": CostlyAtTimes("torch.multinomial", _by_exponentials, on_gpu=True),
+}
+
+
+def costly_calls(calls: Iterable[OperatorCall], *, on_gpu: bool) -> list[CostlyCalls]:
+    """Return which calls of `COSTLY_AT_TIMES` have a cheaper way, by what they were called with."""
     by_name: dict[str, list[OperatorCall]] = defaultdict(list)
     for call in sorted(calls, key=lambda each: each.began_ns):
-        if call.name in SLOW_AT_TIMES:
-            by_name[call.name].append(call)
+        by_name[call.name].append(call)
     found = []
-    for name, all_calls in by_name.items():
-        slow = {place: call for place, call in enumerate(all_calls) if _is_slow(call)}
-        if slow:
-            found.append(
-                SlowCall(
-                    operator=name,
-                    places=list(slow),
-                    of=len(all_calls),
-                    moved_bytes=sum(map(_moved_bytes, slow.values())),
-                    ms=sum(call.took_ns for call in slow.values()) / 1e6,
-                )
-            )
+    for name, costly in COSTLY_AT_TIMES.items():
+        mine = by_name[name] if costly.on_gpu or not on_gpu else []
+        places = [place for place, call in enumerate(mine) if costly.applies(call)]
+        if places:
+            found.append(CostlyCalls(operator=name, places=places, of=len(mine)))
     return found
-
-
-def _is_slow(call: OperatorCall) -> bool:
-    if call.name in COUNTED and not _INTEGERS.intersection(call.dtypes):
-        return False
-    return call.took_ns > max(_LEAST_SLOW_NS, _SLOW_NS_PER_BYTE * _moved_bytes(call))
-
-
-def _moved_bytes(call: OperatorCall) -> int:
-    tensors = [(s, _BYTES[d]) for s, d in zip(call.shapes, call.dtypes, strict=False) if d in _BYTES]
-    if not tensors:
-        return 0
-    written = _broadcast([shape for shape, _ in tensors]) * tensors[0][1]
-    return sum(_size(shape) * width for shape, width in tensors) + written
-
-
-def _broadcast(shapes: Sequence[Sequence[int]]) -> int:
-    """Return how many numbers these shapes broadcast to; 0 where they do not."""
-    out = [1] * max(map(len, shapes))
-    for shape in shapes:
-        for at, size in enumerate(reversed(shape), start=1):
-            if size != 1 and out[-at] not in (1, size):
-                return 0
-            out[-at] = max(out[-at], size)
-    return _size(out)

@@ -505,8 +505,8 @@ class MaskedCall(_Record, frozen=True, kw_only=True):
     count: int = 0
 
 
-class SlowCall(_Record, frozen=True, kw_only=True):
-    """Calls of one operator in one step, on the CPU, that took long for what they read and write."""
+class CostlyCalls(_Record, frozen=True, kw_only=True):
+    """Calls of one operator in one step for which there is a cheaper way, by axes, types and sizes."""
 
     operator: str
     """As in "aten::argmax"."""
@@ -514,9 +514,6 @@ class SlowCall(_Record, frozen=True, kw_only=True):
     """Which of the operator's calls in the step they are, from 0."""
     of: int
     """How many calls it has there."""
-    moved_bytes: int
-    """All inputs once, and as many numbers as these broadcast to."""
-    ms: float
 
 
 class FlopCount(_Record, frozen=True, kw_only=True):
@@ -535,8 +532,8 @@ class FlopCount(_Record, frozen=True, kw_only=True):
     """Operators whose FLOPs are counted, found or not."""
     products: list[tuple[int, int, int, int]] = []
     """Of the matrix products in the first step, those with most FLOPs: (rows, inner, columns, how many)."""
-    slow_calls: list[SlowCall] = []
-    """CPU runs: operators of `SLOW_AT_TIMES` that were slow in the first step."""
+    costly: list[CostlyCalls] = []
+    """In the first step."""
 
     def odd_products(self) -> list[tuple[int, int, int, int]]:
         """Return those of these products of which a size is no multiple of 8."""

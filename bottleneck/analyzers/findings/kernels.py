@@ -280,8 +280,7 @@ class CostlyCalls(Analyzer):
 
     How it is measured
         The time of such operators in the trace, with their part of the backward. Where it depends on
-        axes, types and sizes, those that move less than 2 GB/s on a CPU, by the shapes and times of
-        one step.
+        axes, types and sizes, the calls of one step tell.
 
     What it costs you
         The step is replayed without them: a bound, since the other way takes time, too. Where the

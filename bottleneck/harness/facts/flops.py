@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 from torch import profiler
 
-from ...model.flops import COUNTED, SLOW_AT_TIMES, count_flops, largest_products, slow_calls
+from ...model.flops import COSTLY_AT_TIMES, COUNTED, costly_calls, count_flops, largest_products
 from ...model.run import FlopCount
 from ...runs.store import Store, reason_of
 from .. import profile_forks
@@ -125,7 +125,7 @@ class FlopStep:
             profile.stop()
         finally:
             self.busy = False
-        calls = operator_calls(profile, {*COUNTED, *SLOW_AT_TIMES})
+        calls = operator_calls(profile, {*COUNTED, *COSTLY_AT_TIMES})
         if calls is None:
             raise RuntimeError("this torch does not give the shapes of recorded operators")
         by_dtype, by_operator, lost = count_flops(calls)
@@ -138,7 +138,7 @@ class FlopStep:
             by_operator=by_operator,
             operators=sorted(COUNTED),
             products=largest_products(calls),
-            slow_calls=slow_calls(calls) if device_kind() == "cpu" else [],
+            costly=costly_calls(calls, on_gpu=device_kind() != "cpu"),
         )
 
     def forked(self) -> None:

@@ -460,9 +460,8 @@ def _costly(
         rows = np.sort(np.concatenate([calls.rows, calls.nodes]))
         return unprofiled_ms(trace, segments, division, rows)
 
-    flops = facts.run.flops if facts.run is not None else None
-    slow = flops.slow_calls if flops is not None else ()
-    most = max(costly_rows(trace, among=segments.holds(trace), slow=slow), key=spent_ms, default=None)
+    found = costly_rows(trace, among=segments.holds(trace), seen=facts.costly)
+    most = max(found, key=spent_ms, default=None)
     if most is None:
         return None
     return CostlyCall(callee=most.callee, count=len(most.rows) / max(1, segments.steps)), spent_ms(most)

@@ -6,7 +6,7 @@ device work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...model.codes import Part, WhatIf
 from ...model.doubt import Doubt, DoubtCode
 from ...model.finding import NEGLIGIBLE_SHARE
-from ...model.run import JsonValue, Run
+from ...model.run import CostlyCalls, JsonValue, Run
 from ...model.view import CodeNode, Role
 from ..lanes.budget import budget_lines, step_budget
 from ..lanes.by_code import code_tree, extra_nodes, share_of
@@ -269,7 +269,7 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             optimizer_parameters=tensors,
             capability=_capability(trace, facts.run),
             ungraded=_ungraded(trace, program, facts),
-            costly=_costly(trace, program, asked),
+            costly=_costly(trace, program, asked, facts.costly),
             searches=searches_gone(trace, program),
             blocked_ns=_launch_calls(trace, program)
             if facts.run is not None and facts.run.launches_block
@@ -292,13 +292,13 @@ def _ungraded(trace: Trace, program: Program, facts: Facts) -> NDArray[np.bool_]
 
 
 def _costly(
-    trace: Trace, program: Program, asked: Asked | None
+    trace: Trace, program: Program, asked: Asked | None, seen: Sequence[CostlyCalls]
 ) -> tuple[CostlyCall, NDArray[np.bool_]] | None:
     """Return the operator that the device works longest for of those that have a cheaper way."""
     launched = program.row[program.event]
     found = [
         (calls, trace.inside(launched, calls.rows) | trace.inside(launched, calls.nodes))
-        for calls in costly_rows(trace)
+        for calls in costly_rows(trace, seen=seen)
     ]
     if not found:
         return None

@@ -1,7 +1,7 @@
 """Operators that compute more than is asked of them, where people found a cheaper way to the same result.
 
-In: a trace, and the calls that were slow in one step. Out: their rows, with the nodes of the backward
-that they record. What to write in their place is in the catalogue.
+In: a trace, and the calls that have one by what they were given in one step. Out: their rows, with the nodes
+of the backward that they record. What to write in their place is in the catalogue.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.flops import SLOW_AT_TIMES
-from ...model.run import SlowCall
+from ...model.flops import COSTLY_AT_TIMES
+from ...model.run import CostlyCalls
 from ..trace.dialect import Kind
 from ..trace.operators import NODE
 from ..trace.table import NONE, Trace
@@ -26,8 +26,8 @@ CALLS = {
     "aten::unique_dim": "torch.unique",
     "aten::_sparse_addmm": "torch.sparse.mm",
 }
-"""Name of the operator -> what Python calls it; a fix names each of the latter. Beside `SLOW_AT_TIMES`."""
-_NAMES = {**CALLS, **SLOW_AT_TIMES}
+"""Name of the operator -> what Python calls it; a fix names each of the latter. Beside `COSTLY_AT_TIMES`."""
+_NAMES = {**CALLS, **{name: each.callee for name, each in COSTLY_AT_TIMES.items()}}
 _ONLY_WITH = {"aten::_sparse_addmm": "aten::_indices"}
 """What an operator calls where there is a cheaper way: of sparse layouts, COO has such indices."""
 
@@ -43,7 +43,7 @@ class CostlyRows:
 
 
 def costly_rows(
-    trace: Trace, *, among: NDArray[np.bool_] | None = None, slow: Sequence[SlowCall] = ()
+    trace: Trace, *, among: NDArray[np.bool_] | None = None, seen: Sequence[CostlyCalls] = ()
 ) -> list[CostlyRows]:
     """Return the calls of each such operator; `among` (n,) marks the rows to choose from."""
     calls = trace.rows(Kind.OP, named=CALLS.keys(), among=among)
@@ -51,7 +51,7 @@ def costly_rows(
         its = trace.rows(Kind.OP, named=inner, among=among)
         with_it = trace.ranges(calls).around(trace.ts_ns[its], trace.tid[its])
         calls = calls[~trace.named(name, calls) | np.isin(np.arange(len(calls)), with_it)]
-    calls = np.unique(np.concatenate([calls, *(_those(trace, call, among) for call in slow)]))
+    calls = np.unique(np.concatenate([calls, *(_those(trace, call, among) for call in seen)]))
     if not len(calls):
         return []
     nodes = trace.rows(Kind.OP, named=NODE, among=among)
@@ -74,8 +74,8 @@ def costly_rows(
     ]
 
 
-def _those(trace: Trace, call: SlowCall, among: NDArray[np.bool_] | None) -> NDArray[np.intp]:
-    """Return the rows of an operator's calls that have the places in each step of those that were slow."""
+def _those(trace: Trace, call: CostlyCalls, among: NDArray[np.bool_] | None) -> NDArray[np.intp]:
+    """Return the rows of an operator's calls that have the places in each step of those that were seen."""
     rows = trace.rows(Kind.OP, named=call.operator, among=among)
     if len(call.places) == call.of:
         return rows

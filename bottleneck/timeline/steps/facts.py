@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ...model.run import (
     CompileFacts,
+    CostlyCalls,
     GraphLines,
     LoaderFacts,
     LoopTime,
@@ -182,6 +183,12 @@ class Facts:
                 share = counted.by_dtype.get(kind, 0.0) / flops if counted is not None and flops else 1.0
                 return kind, share, rates[short] / single
         return None
+
+    @property
+    def costly(self) -> Sequence[CostlyCalls]:
+        """Calls that have a cheaper way, by what they were given in one step."""
+        flops = self.run.flops if self.run is not None else None
+        return flops.costly if flops is not None else ()
 
     @property
     def idle_masks(self) -> tuple[float, float] | None:

@@ -177,21 +177,22 @@ def test_attention_is_put_back_where_the_script_ends_in_between(tmp_path: Path) 
     assert store.run.masks is None
 
 
-def test_slow_calls_are_kept_with_their_places_and_what_they_move(nothing_compiled: None) -> None:
-    whole, logits = torch.ones(160, 160, dtype=torch.int64), torch.randn(4, 5, 200, 200)
-    rows, columns = torch.randn(300, 1, 32), torch.randn(1, 300, 32)
+def test_calls_with_a_cheaper_way_are_kept_by_their_place_among_those_of_the_step() -> None:
+    whole, x, p = torch.ones(3, 4, 4, dtype=torch.int64), torch.randn(2, 3, 4), torch.rand(5, 6)
 
     def work() -> None:
-        torch.ones(64, 64) @ torch.ones(64, 64)
-        whole @ whole
-        logits.argmax(-1)
-        logits.argmax(1)
-        F.cosine_similarity(rows, columns, dim=-1)
+        x[0] @ x[1].T, whole @ whole, x @ x.mT, whole[0] @ whole[1]
+        x.argmax(-1), x.argmax(1), x.argmax(), torch.argmin(x, 2), torch.argmin(x, -3)
+        F.cosine_similarity(p, p), F.cosine_similarity(p[:, None], p[None], dim=-1)
+        F.cosine_similarity(p, p[:1])
+        p.multinomial(3, replacement=True), p.multinomial(2), p.multinomial(1, replacement=True)
 
-    found = {call.operator: call for call in counted(work).slow_calls}
-    product = found["aten::mm"]
-    assert (product.places, product.of) == ([1], 2)
-    assert product.moved_bytes == 3 * 160 * 160 * 8
-    assert (found["aten::argmax"].places, found["aten::argmax"].of) == ([1], 2)
-    assert found["aten::argmax"].moved_bytes == 2 * logits.numel() * 4
-    assert found["aten::cosine_similarity"].moved_bytes == (2 * 300 * 32 + 300 * 300 * 32) * 4
+    found = {each.operator: (each.places, each.of) for each in counted(work).costly}
+    assert found == {
+        "aten::argmax": ([1], 4),  # multinomial takes one, too
+        "aten::argmin": ([1], 2),
+        "aten::bmm": ([0], 2),
+        "aten::cosine_similarity": ([1], 3),
+        "aten::mm": ([1], 2),
+        "aten::multinomial": ([1, 2], 3),
+    }

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.ingest import read_trace
-from torch_bottleneck.model.run import SlowCall
+from torch_bottleneck.model.run import CostlyCalls
 from torch_bottleneck.timeline.lanes.costly import CostlyRows, costly_rows
 from torch_bottleneck.timeline.trace.table import Trace
 
@@ -32,12 +32,12 @@ def traced(step: Callable[[torch.Tensor], torch.Tensor], folder: Path) -> Trace:
     return read_trace(folder / "trace.json")
 
 
-def found(trace: Trace, *slow: SlowCall) -> dict[str, CostlyRows]:
-    return {each.callee: each for each in costly_rows(trace, slow=slow)}
+def found(trace: Trace, *seen: CostlyCalls) -> dict[str, CostlyRows]:
+    return {each.callee: each for each in costly_rows(trace, seen=seen)}
 
 
-def slow(operator: str, *places: int, of: int) -> SlowCall:
-    return SlowCall(operator=operator, places=list(places), of=of, moved_bytes=1, ms=1.0)
+def seen(operator: str, *places: int, of: int) -> CostlyCalls:
+    return CostlyCalls(operator=operator, places=list(places), of=of)
 
 
 @pytest.mark.parametrize(
@@ -87,20 +87,20 @@ def test_what_is_done_the_cheaper_way_already_is_not_found(tmp_path: Path) -> No
     assert found(trace) == {}
 
 
-def test_of_an_operator_that_is_slow_at_times_those_calls_are_taken_that_were(tmp_path: Path) -> None:
+def test_of_an_operator_that_is_costly_at_times_those_calls_are_taken_that_are(tmp_path: Path) -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
         x.argmax(1), x.argmax(0)
         return F.cosine_similarity(x[:, None], x[None, :20], dim=-1)
 
     trace = traced(step, tmp_path)
-    similar, largest = slow("aten::cosine_similarity", 0, of=1), slow("aten::argmax", 1, of=2)
+    similar, largest = seen("aten::cosine_similarity", 0, of=1), seen("aten::argmax", 1, of=2)
     calls = found(trace, similar, largest)
     assert len(calls["torch.argmax"].rows) == len(calls["torch.cosine_similarity"].rows) == 2
     assert (len(calls["torch.argmax"].nodes), len(calls["torch.cosine_similarity"].nodes) > 4) == (0, True)
     both = trace.rows(named="aten::argmax")
     assert calls["torch.argmax"].rows.tolist() == both[1::2].tolist()
-    assert found(trace, slow("aten::argmax", 0, 2, of=3)) == {}, "the steps are not alike"
-    assert len(found(trace, slow("aten::argmax", 0, 1, of=2))["torch.argmax"].rows) == 4
+    assert found(trace, seen("aten::argmax", 0, 2, of=3)) == {}, "the steps are not alike"
+    assert len(found(trace, seen("aten::argmax", 0, 1, of=2))["torch.argmax"].rows) == 4
     assert found(trace) == {}
 
 
