@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.facts.flops import FlopStep
+from torch_bottleneck.model.flops import COSTLY_AT_TIMES, OperatorCall, costly_calls
 from torch_bottleneck.model.run import FlopCount
 from torch_bottleneck.runs.store import Store
 
@@ -196,3 +197,8 @@ def test_calls_with_a_cheaper_way_are_kept_by_their_place_among_those_of_the_ste
         "aten::mm": ([1], 2),
         "aten::multinomial": ([1, 2], 3),
     }
+
+
+def test_calls_recorded_with_other_arguments_count_for_nothing() -> None:
+    calls = [OperatorCall(name, [], [], []) for name in COSTLY_AT_TIMES]
+    assert costly_calls(calls, on_gpu=False) == []
