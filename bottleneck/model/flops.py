@@ -221,6 +221,6 @@ def costly_calls(calls: Iterable[OperatorCall], *, on_gpu: bool) -> list[CostlyC
 def _applies(costly: CostlyAtTimes, call: OperatorCall) -> bool:
     try:
         return costly.applies(call)
-    except (IndexError, TypeError):
+    except (IndexError, TypeError, ValueError):
         # Recorded with other arguments than this torch has.
         return False
