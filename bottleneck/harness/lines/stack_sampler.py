@@ -45,6 +45,11 @@ _MOST_BEGINNINGS = 256
 """Of a phase, that are looked at: a loss may run many small backward passes before the one that trains."""
 _DIVIDES = (*_ANCHORS, "data")
 """Phases that say, when they have ended, in which part of the step the thread is."""
+_ASKS_FOR_ITEMS = {
+    "",
+    *(f"builtins.{name}" for name in ("enumerate", "iter", "list", "next", "tuple", "zip")),
+}
+"""Of these the function below says what is called: they only ask what they are given for its items."""
 
 _Stack = tuple[tuple[int, int], ...]
 """(identity of the code, instruction) of each frame, the innermost first."""
@@ -196,7 +201,7 @@ class StackSampler:
                 if name.startswith(f"{_OURS}."):
                     continue
                 above = name
-                if out and not out[-1].callee:
+                if out and out[-1].callee in _ASKS_FOR_ITEMS:
                     out[-1] = msgspec.structs.replace(out[-1], callee=name)
                 continue
             place = place_of(code, instruction, namespace)

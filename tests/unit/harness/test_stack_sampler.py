@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
 from unit.harness.samplers import wait_for_samplers
 
 from torch_bottleneck.harness.lines.stack_sampler import StackSampler
 from torch_bottleneck.harness.windows.phases import PhaseClock
 from torch_bottleneck.model.run import Stacks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HELD = [{"a": [i]} for i in range(50_000)]
 """A collection takes a while, and keeps the interpreter lock."""
@@ -128,6 +136,48 @@ def test_nothing_stays_behind() -> None:
     wait_for_samplers()
     assert clock.log is None
     assert abandoned._rows == []
+
+
+class Slow:
+    """Draws the rows of a batch one by one, by code of the user's."""
+
+    def __iter__(self) -> Iterator[int]:
+        for row in range(8):
+            time.sleep(0.01)
+            yield row
+
+
+@pytest.mark.parametrize("way", ["enumerate", "zip", "next"])
+def test_a_builtin_that_asks_a_loader_for_its_batches_calls_the_loader(way: str) -> None:
+    """`for k, batch in enumerate(loader)` waits for the loader, not for `enumerate`."""
+    wait_for_samplers()
+    data: TensorDataset = TensorDataset(torch.zeros(8, 1))
+    loader = DataLoader(data, batch_size=4, sampler=Slow())
+    sampler = StackSampler(PhaseClock())
+    sampler.begin()
+    begin = time.perf_counter_ns()
+    if way == "enumerate":
+        for _ in enumerate(loader):
+            pass
+    elif way == "zip":
+        for _ in zip(loader, range(2), strict=True):
+            pass
+    else:
+        batches = iter(loader)
+        for _ in range(2):
+            next(batches)
+    end = time.perf_counter_ns()
+    sampler.stop()
+    stacks = sampler.seen([(begin, end)])
+    chains = [[stacks.frames[k] for k in stack] for stack in stacks.stacks]
+    asking = [
+        above.callee
+        for chain in chains
+        for above, below in itertools.pairwise(chain)
+        if below.function == "__iter__" and below.file == __file__
+    ]
+    assert asking
+    assert all(callee.startswith("torch.utils.data.") for callee in asking)
 
 
 def _blocked() -> dict[str, int]:
