@@ -128,7 +128,15 @@ def next_batch(iterator: Any) -> Any:
 
 
 def end_pass(iterator: Any) -> None:
-    """End the workers of an iterator, if it has any."""
+    """End the workers of an iterator, if it has any; how they end is no error of the script's.
+
+    A worker that is ended while it hands over a batch may abort: its interpreter stops a thread inside of
+    C++. torch's handler of SIGCHLD raises then, so it is told first that these are none of its own.
+    """
+    if getattr(iterator, "_worker_pids_set", False):
+        with contextlib.suppress(AttributeError, ValueError):
+            dataloader._utils.signal_handling._remove_worker_pids(id(iterator))
+            iterator._worker_pids_set = False
     shut_down = getattr(iterator, "_shutdown_workers", None)
     if shut_down is not None:
         shut_down()

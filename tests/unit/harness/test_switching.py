@@ -6,8 +6,10 @@ import gc
 import io
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.util import Finalize
 from typing import Any
 
 import pytest
@@ -514,9 +516,31 @@ def test_workers_of_the_trial_have_one_thread_and_begin_as_the_script_s_do(metho
         tried = next(iterator)
         patch.switch_off()
         patch.close()
+        torch_private.end_pass(iterator)
     assert set(first[1]) == set(tried[1]) == {"script"}
     assert max(first[0]) >= (2 if method == "fork" else 1)
     assert set(tried[0].tolist()) == {1}
+
+
+def fails_at_its_end(_worker: int) -> None:
+    """Die when ended, seen by the signal alone: a child keeps open the pipe that tells of the end."""
+
+    def die() -> None:
+        if os.fork():
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(1)
+        os._exit(0)
+
+    Finalize(None, die, exitpriority=1)
+
+
+def test_a_worker_that_fails_when_it_is_ended_is_no_error_of_the_script_s() -> None:
+    loader = DataLoader(numbers(20), 4, num_workers=1, worker_init_fn=fails_at_its_end)
+    iterator = torch_private.begin_pass(loader, None)
+    next(iterator)
+    (worker,) = iterator._workers
+    torch_private.end_pass(iterator)
+    assert worker.exitcode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("fix", sorted(LOADER_FIXES))
