@@ -6,7 +6,7 @@ device work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -57,6 +57,7 @@ _FILLED = 0.9
 _MOST_MISSING = 0.02
 """Share of kernels without a launch from which the capture is doubted."""
 _MOST_LINES = 5
+_PHASES = ("forward", "backward", "optimizer", "zero_grad")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -161,11 +162,26 @@ class GpuReader:
             ready = priced.answers.results.get(WhatIf.INPUT_READY)
             if ready is not None:
                 saves["input"] = ready.saves_ms
-        price = share_of(tree, saves)
+        price = share_of(tree, saves, self._host_time_gone(priced) if usable else None)
         whole = code_tree(tree, true_ms=true_ms, price=price, loaders=self.facts.loaders)
         extras = extra_nodes(tree, true_ms=true_ms, price=price)
         loops = {"update_loop": tree.update_loop(), "loop_owner": tree.owner}
         return {"tree": whole, "extras": extras, **loops}
+
+    def _host_time_gone(self, priced: Priced) -> Callable[[float], float]:
+        """Return what tells the saving, ms, of a host that spends so many ms less outside of the phases."""
+        trace, program = self.trace, self.replay.program
+        labels = np.concatenate([trace.rows(Kind.ANNOTATION, named=name) for name in _PHASES])
+        main = np.full(len(program.row), self.steps.thread[1])
+        inside = trace.ranges(np.sort(labels)).around(trace.ts_ns[program.row], main) >= 0
+        outside = np.where((inside & (program.row >= 0))[:, None], 0.0, program.work)
+        whole_ms = program.per_step_ns(outside * self.calibration.base.factors()) / 1e6 * priced.scale
+
+        def saves_ms(host_ms: float) -> float:
+            gone = outside * (host_ms / max(whole_ms, host_ms))
+            return self.facts.true_ms - priced.asker.step_ms(Edit(gone=gone))
+
+        return saves_ms
 
     def _by_line(self, priced: Priced) -> tuple[CodeNode, ...]:
         """Return the lines that the device works for, the longest first; none where no graph was noted."""

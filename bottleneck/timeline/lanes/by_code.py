@@ -1,7 +1,7 @@
 """What each part of the user's code costs: the tree of the step, with what the replay says of each.
 
-In: the tree, a program, the replay. Out: `CodeNode`s, and the edit that leaves out a branch. Without a
-GPU a branch is host work of the phases that it was sampled in, taken out of each in proportion. What
+In: the tree, a program, the replay. Out: `CodeNode`s, and the edit that leaves out a branch. A branch
+is host work of the phases that it was sampled in, taken out of each in proportion. Without a GPU, what
 records a graph takes its part of the backward along: that of the operators behind the forward for a line
 of the loss, that of those in the forward for a line of the model.
 """
@@ -80,12 +80,17 @@ def time_of(tree: Tree, branch: Branch, *, in_loss: float | None) -> dict[str, f
     return spent
 
 
-def share_of(tree: Tree, saves_ms: Mapping[Role, float]) -> Pricer:
-    """Return what prices extra work and input by its share of what all of that costs (runs with a GPU).
+def share_of(
+    tree: Tree, saves_ms: Mapping[Role, float], without_ms: Callable[[float], float] | None = None
+) -> Pricer:
+    """Return what prices extra work and input (runs with a GPU).
 
-    The samples are the host's time, and what a line launches may run long after it: only the step without
-    all that stands between backward and forward, but for the update, can be replayed, or with every batch
-    ready. What a hook in the backward costs is not known, and copies to the device are no production. Calls
+    The samples are the host's time, and what a line launches may run long after it. Two replays tell
+    something of extra work: the one in which the host spends as much less outside of the phases
+    (`without_ms` tells what the step saves then), all launches remaining, and the one without all that
+    stands between backward and forward, but for the update, of which the branch has a share. Each leaves
+    something in, so the greater counts. Input has its share of the step with every batch ready.
+    What a hook in the backward costs is not known, and copies to the device are no production. Calls
     in the forward that belong to extra work are not in its price.
     `saves_ms` is of each role of which the replay can tell it.
     """
@@ -101,7 +106,10 @@ def share_of(tree: Tree, saves_ms: Mapping[Role, float]) -> Pricer:
         elsewhere = branch.total_ms - branch.by_phase.get("forward", 0.0)
         if whole.get(role, 0.0) <= 0 or mine < _ONE_CALL * elsewhere:
             return None
-        return saves_ms[role] * mine / whole[role], True
+        share_ms = saves_ms[role] * mine / whole[role]
+        if role == "extra" and without_ms is not None:
+            return max(share_ms, without_ms(mine)), True
+        return share_ms, True
 
     return price
 

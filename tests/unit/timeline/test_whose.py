@@ -38,7 +38,11 @@ from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 from torch_bottleneck.timeline.steps.facts import Facts
 from torch_bottleneck.timeline.steps.rare import RareWork
 from torch_bottleneck.timeline.steps.supply import InputSupply, input_supply, supply_answers
+from torch_bottleneck.timeline.steps.traced import find_steps
 from torch_bottleneck.timeline.whose.tree import Tree, build_tree
+
+from .readings import read
+from .traces import TraceWriter
 
 LOOP = ((10, 40),)
 """The loop over steps."""
@@ -104,6 +108,11 @@ TRAINING = (
     Seen((UPDATE,), 10, "optimizer", "backward"),
     Seen((UPDATE,), 0, "optimizer", "backward", begins=True),
 )
+
+PHASES_US = [
+    ("data", 5000.0), ("forward", 25_000.0), ("copies", 20_000.0), ("backward", 30_000.0),
+    ("optimizer", 10_000.0), ("copies", 20_000.0),
+]  # fmt: skip
 
 
 def tree_of(
@@ -474,6 +483,46 @@ def test_on_a_gpu_input_costs_its_share_of_what_ready_batches_save_and_a_copy_ha
     assert price(of["x.to()"]) is None
     assert price(of["model()"]) is None
     assert share_of(tree, {"extra": 8.0})(of["make_0()"]) is None
+
+
+def test_on_a_gpu_extra_work_costs_what_the_step_saves_without_its_host_time_where_that_is_more() -> None:
+    tree = tree_of(Seen((at(30, "copy()"),), 40, "", "optimizer"))
+    (copy,) = tree.extras()
+    assert share_of(tree, {"extra": 12.0})(copy) == (pytest.approx(12.0), True)
+    assert share_of(tree, {"extra": 12.0}, lambda ms: 0.9 * ms)(copy) == (pytest.approx(36.0), True)
+    assert share_of(tree, {"extra": 12.0}, lambda _ms: 3.0)(copy) == (pytest.approx(12.0), True)
+
+
+@pytest.mark.parametrize(
+    ("works", "costs"), [(0.01, pytest.approx(40.0, rel=0.1)), (1.6, pytest.approx(0.0, abs=0.5))]
+)
+def test_operators_of_extra_work_are_in_its_price_unless_the_device_hides_them(
+    works: float, costs: object
+) -> None:
+    """20 copies of 2 ms, half of them behind the forward; the device works that long on each phase."""
+    writer, at_us, ready_us = TraceWriter(), 0.0, 0.0
+    writer.steps([k * 110_000.0 for k in range(4)])
+    for phase, us in 3 * PHASES_US:
+        if phase == "copies":
+            for copy in range(10):
+                began = at_us + 2000 * copy
+                writer.row("aten::clone", "cpu_op", began, 1990)
+                ready_us = max(ready_us, began + 1910)
+                writer.launch(began + 1900, 5, start=ready_us, length=10)
+                ready_us += 10
+        else:
+            writer.row(phase, "user_annotation", at_us, us)
+            writer.row("aten::mm", "cpu_op", at_us, us - 100)
+            ready_us = max(ready_us, at_us + 20)
+            writer.launch(at_us + 10, 5, start=ready_us, length=works * us)
+            ready_us += works * us
+        at_us += us
+    trace = writer.build()
+    copies = [Seen((at(30, "copy()"),), 20, "", after) for after in ("forward", "optimizer")]
+    stacks = stacks_of([*TRAINING, *copies], steps=3)
+    extras = read(trace, find_steps(trace), true_ms=110.0, stacks=stacks).extras
+    assert [node.name for node in extras] == ["copy()"]
+    assert extras[0].price_ms == costs
 
 
 def test_python_on_the_line_of_forward_backward_or_update_is_its_own() -> None:
