@@ -313,6 +313,16 @@ def fills_all_leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return len(args) == 4 and not args[3] and kwargs.get("accumulate_grad") is True
 
 
+def records_itself(args: tuple[Any, ...]) -> bool:
+    """Return whether such a call makes gradients of which gradients are wanted (`create_graph=True`)."""
+    return len(args) > 2 and bool(args[2])
+
+
+def retaining(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments of such a call for which the graph is kept (`retain_graph=True`)."""
+    return (args[0], True, *args[2:])
+
+
 def with_inputs(args: tuple[Any, ...], inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the arguments of such a call for which only these leaves are filled."""
     return (*args[:3], inputs)

@@ -57,6 +57,11 @@ class Signature:
     """Weak references: another tensor may take the place of one that is gone."""
 
     @property
+    def parameters(self) -> tuple[tuple[int, int], ...]:
+        """Each of the module's parameters with its version."""
+        return self.key[2]  # type: ignore[no-any-return]
+
+    @property
     def is_alive(self) -> bool:
         """Whether all inputs still exist."""
         return all(each() is not None for each in self.inputs)

@@ -140,7 +140,9 @@ class GraphWatch:
                     nodes = nodes_of(outputs)
                     self._walk(nodes)
                     graph = described(nodes)
-                    self._rows.backward(nodes, graph)
+                    # A gradient that is zero is none to speak of where its own gradient is wanted.
+                    if not torch_private.records_itself(args):
+                        self._rows.backward(nodes, graph)
                     if self._sees_reads and torch_private.fills_all_leaves(args, kwargs):
                         self._reads.backward(graph)
                 except Exception:

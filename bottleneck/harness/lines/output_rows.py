@@ -65,6 +65,8 @@ class OutputRows:
             for node in one.graph:
                 below = [key for key, _ in node.edges if key in counted and node.key in one.between]
                 if node.key in one.measured:
+                    # A product may lead to another that the loss reaches on another way, too.
+                    below = []
                     counted[node.key] = (1.0 - float(one.measured[node.key])) * node.numbers
                 elif below:
                     # What makes more numbers of them (a broadcast, an upsampling) makes more of both kinds.

@@ -81,6 +81,8 @@ class Amounts:
     """Share of the backward that the loss records; None if not known."""
     fills: float = 0.0
     """Fills of new memory, which determinism asks for."""
+    first_pass: float = 1.0
+    """Share of the backward that goes with the forward that recorded it; no time."""
     dropped: float = 0.0
     """Share of the backward that makes gradients nobody uses; no time."""
     idle_rows: float = 0.0
@@ -190,9 +192,10 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
         )
     if facts.repeats is not None:
         again = facts.repeats
-        parts = {"forward": again.share, "evaluation": again.share, "backward": again.graded_share}
+        backward = again.graded_share * amounts.first_pass
+        parts = {"forward": again.share, "evaluation": again.share, "backward": backward}
         gone = np.asarray([parts.get(phase, 0.0) for phase in program.phases])[:, None] * work
-        yield Question(WhatIf.FORWARD_ONCE, Edit(gone=gone), repeats_basis(again))
+        yield Question(WhatIf.FORWARD_ONCE, Edit(gone=gone), repeats_basis(again.share, backward))
     if facts.padding_share > 0:
         of_the_batch = np.asarray([phase not in _WITHOUT_BATCH for phase in program.phases])
         gone = np.zeros_like(work)

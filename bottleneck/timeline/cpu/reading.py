@@ -25,7 +25,7 @@ from ..lanes.graph_nodes import idle, nodes_of_graph, wasted
 from ..lanes.labels import Work
 from ..lanes.questions import EAGER, Question
 from ..lanes.reader import Priced
-from ..lanes.recompute import recomputed_ns, recorders, unrecorded
+from ..lanes.recompute import first_passes, recomputed_ns, recorders, unrecorded
 from ..lanes.replay import Edit, Replay
 from ..lanes.seam_prices import price_seams
 from ..lanes.seams import Seam, find_seams
@@ -403,6 +403,7 @@ def _amounts(
         anomalies=anomaly_ms(trace, segments, plain_ns=plain_ns) * scale if plain_ns else 0.0,
         seams_per_step=sum(not seam.backward for seam in seams) / max(1, segments.steps),
         in_loss=recorded_in_loss(trace) if facts.tree is not None else None,
+        first_pass=_first_pass(trace) if facts.repeats is not None else 1.0,
         fills=unprofiled_ms(trace, segments, division, _fills(trace, among=ours)),
         dropped=dropped,
         idle_rows=idle_rows,
@@ -410,6 +411,12 @@ def _amounts(
         updates=_updates(segments),
     )
     return replace(amounts, loop=_loop(division, facts, in_loss=amounts.in_loss))
+
+
+def _first_pass(trace: Trace) -> float:
+    """Return the share of the backward that goes with its forward; see `first_passes`."""
+    spent = trace.dur_ns[trace.rows(Kind.OP, named=NODE)]
+    return float(spent[first_passes(trace)].sum() / spent.sum()) if spent.sum() else 1.0
 
 
 def _writes_scores(trace: Trace, *, among: NDArray[np.bool_]) -> bool:

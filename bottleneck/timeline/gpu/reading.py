@@ -26,7 +26,7 @@ from ..lanes.labels import Work
 from ..lanes.program import PARTS, Program, build_program
 from ..lanes.questions import Question
 from ..lanes.reader import Priced
-from ..lanes.recompute import checkpoint_ms, forward_work, unrecorded
+from ..lanes.recompute import checkpoint_ms, forward_work, later_work, unrecorded
 from ..lanes.replay import Edit, Replay
 from ..lanes.seam_prices import price_seams
 from ..result import CostlyCall, Timeline
@@ -284,6 +284,7 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             optimizer_flavour=flavour,
             optimizer_parameters=tensors,
             capability=_capability(trace, facts.run),
+            later=later_work(trace, program) if facts.repeats is not None else None,
             ungraded=_ungraded(trace, program, facts),
             costly=_costly(trace, program, asked, facts.costly),
             searches=searches_gone(trace, program),

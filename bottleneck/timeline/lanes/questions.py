@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.codes import Part, WhatIf
-from ...model.run import RepeatFacts
 from ...model.words import ms, percent
 from ..steps.facts import Facts
 from .labels import Work
@@ -60,12 +59,10 @@ def masks_basis(share: float, left: float) -> str:
     )
 
 
-def repeats_basis(repeats: RepeatFacts) -> str:
+def repeats_basis(share: float, of_backward: float) -> str:
     """Say what the price of calls that repeat others is made of."""
-    basis = f"without the {percent(repeats.share)} of the time in modules that such calls took"
-    return basis + (
-        f", and {percent(repeats.graded_share)} of the backward" if repeats.graded_share > 0 else ""
-    )
+    basis = f"without the {percent(share)} of the time in modules that such calls took"
+    return basis + (f", and {percent(of_backward)} of the backward" if of_backward > 0 else "")
 
 
 def without_fetching(program: Program) -> Edit:

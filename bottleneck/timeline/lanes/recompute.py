@@ -104,6 +104,33 @@ def recorders(trace: Trace) -> dict[int, int]:
     return {number: made[number] for number in set(trace.sequence[nodes].tolist()) & made.keys()}
 
 
+def first_passes(trace: Trace) -> NDArray[np.bool_]:
+    """Return which of the nodes, `trace.rows(Kind.OP, named=NODE)`, go with the forward that recorded them.
+
+    Not those that another node recorded, which make the gradient of a gradient (`create_graph=True`), and no
+    second visit, which a graph that is kept can have. What has no number is not known to be either.
+    """
+    ops = trace.rows(Kind.OP)
+    ops = ops[trace.sequence[ops] >= 0]
+    nodes = trace.rows(Kind.OP, named=NODE)
+    others = ops[~trace.named(NODE, ops)]
+    inside = trace.sequence[others[trace.inside(others, nodes)]]
+    numbers = trace.sequence[nodes]
+    first = np.zeros(len(nodes), dtype=bool)
+    first[np.unique(numbers, return_index=True)[1]] = True
+    outside = np.asarray(list(recorders(trace)), dtype=numbers.dtype)
+    return (numbers < 0) | first & (np.isin(numbers, outside) | ~np.isin(numbers, inside))
+
+
+def later_work(trace: Trace, program: Program) -> NDArray[np.bool_]:
+    """Return which activities the other nodes launch, shape (m,)."""
+    launched = program.row[program.event]
+    nodes = trace.ranges(trace.rows(Kind.OP, named=NODE))
+    around = nodes.innermost(trace.ts_ns[launched], trace.tid[launched])
+    stays: NDArray[np.bool_] = ~np.append(first_passes(trace), True)[around]
+    return stays & (around >= 0)
+
+
 def unrecorded(trace: Trace) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the outermost operators of the forward, and those of them that no backward visits.
 

@@ -120,7 +120,8 @@ class Roles:
         forward = {order(chain, there) for there in self._at.forward} - {0}
         backward = {order(chain, there) for there in self._at.backward} - {0}
         update = {order(chain, there) for there in self._at.update} - {0}
-        if update == {1}:
+        # What a backward follows may train by hand, with no update of an optimizer's.
+        if update == {1} and -1 not in backward:
             return "after"
         if forward == {-1}:
             return "before"

@@ -101,6 +101,26 @@ def test_where_all_rows_count_there_is_nothing_to_say() -> None:
     assert idle(every) == {}
 
 
+def curved(detaches: bool) -> tuple[float, object]:
+    """Return the largest first gradient of outputs that wide layers make, and what is idle in the second."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 4))
+    watch = GraphWatch()
+    watch.begin()
+    outputs = model(torch.randn(20, 8))
+    away = (outputs - (outputs.detach() if detaches else 1.0)).square().sum()
+    slope = torch.autograd.grad(away, list(model.parameters()), create_graph=True)
+    sum(each.sum() for each in slope).backward()
+    return max(float(each.detach().abs().max()) for each in slope), watch.end()
+
+
+@pytest.mark.parametrize("detaches", [True, False])
+def test_zero_rows_say_nothing_where_the_gradient_s_gradient_is_wanted(detaches: bool) -> None:
+    largest, found = curved(detaches)
+    assert (largest == 0.0) == detaches
+    assert found is None
+
+
 def test_nothing_is_launched_into_a_graph_that_the_script_captures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_private, "is_capturing", lambda: True)
     assert idle(ignored) == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
@@ -238,3 +239,33 @@ def test_what_would_be_another_output_is_computed() -> None:
     second = model(x)
     second.sum().backward()
     assert model(x) is not second, "its graph is gone"
+
+
+def curvature(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    """Three products with the second derivative, each by a forward and a first gradient of its own."""
+    products, vector = [], torch.linspace(-1.0, 1.0, sum(p.numel() for p in model.parameters()))
+    weights = list(model.parameters())
+    for _ in range(3):
+        slope = torch.autograd.grad(model(x).square().mean(), weights, create_graph=True)
+        along = torch.cat([each.reshape(-1) for each in slope]) @ vector
+        again = torch.autograd.grad(along, weights)
+        products.append(torch.cat([each.reshape(-1) for each in again]))
+    return products
+
+
+def test_autograd_grad_frees_no_graph_that_is_handed_out_again(once: Patch) -> None:
+    model, x = Two(), torch.randn(4, 8)
+    patched = curvature(model, x)
+    assert once.check().evidence == "3 calls answered by an earlier one"
+    first, alive = model(x), weakref.ref(model(x))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    assert model(x) is not first
+    del first
+    assert alive() is None, "what was computed before an update is not kept"
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.sub_(1.0)
+    once.uninstall()
+    torch.testing.assert_close(patched, curvature(model, x))

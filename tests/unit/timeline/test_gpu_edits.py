@@ -198,6 +198,9 @@ def test_calls_that_repeat_others_take_their_share_of_launches_and_kernels_along
     assert np.asarray(found.edit.duration).tolist() == [0.75, 0.75, 1.0] * 4
     assert found.edit.work == {Work.DISPATCH: 0.75}
     assert found.bound
+    later = dataclasses.replace(known, later=np.tile([False, True, False], 4))
+    found = {each.name: each for each in device_questions(program, work, later)}[WhatIf.FORWARD_ONCE]
+    assert np.asarray(found.edit.duration).tolist() == [0.75, 1.0, 1.0] * 4
 
 
 @pytest.mark.parametrize(("timed_ms", "left"), [((8.0, 2.0), 0.625), ((2.0, 8.0), 1.0), (None, None)])

@@ -82,9 +82,9 @@ def test_two_edits_that_take_the_same_time_away_take_it_once() -> None:
     assert ask.step_ms(free.and_also(Edit(gone=gone))) == pytest.approx(ask.step_ms(free))
 
 
-def replayed_cpu_questions(run: Run) -> dict[WhatIf, WhatIfResult]:
+def replayed_cpu_questions(run: Run, **amounts: float) -> dict[WhatIf, WhatIfResult]:
     facts = Facts(true_ms=STEP_MS, run=run)
-    return asker().ask(cpu_questions(program(), facts, Amounts(), compiled=False)).results
+    return asker().ask(cpu_questions(program(), facts, Amounts(**amounts), compiled=False)).results
 
 
 def test_no_more_than_there_is_can_be_taken_away() -> None:
@@ -125,4 +125,6 @@ def test_calls_that_repeat_others_take_their_share_of_forward_and_backward_along
     assert found.saves_ms == pytest.approx(0.5 * forward + 0.25 * backward)
     assert "50 % of the time in modules" in found.basis
     assert "25 % of the backward" in found.basis
+    half = replayed_cpu_questions(run, first_pass=0.5)[WhatIf.FORWARD_ONCE]
+    assert half.saves_ms == pytest.approx(0.5 * forward + 0.125 * backward)
     assert WhatIf.FORWARD_ONCE not in replayed_cpu_questions(Run(repeats=RepeatFacts(calls=0)))

@@ -9,7 +9,9 @@ from torch_bottleneck.timeline.lanes.calibrate import calibrate
 from torch_bottleneck.timeline.lanes.program import Program, build_program
 from torch_bottleneck.timeline.lanes.recompute import (
     checkpoint_ms,
+    first_passes,
     forward_work,
+    later_work,
     recomputed,
     unrecorded,
 )
@@ -95,6 +97,23 @@ def test_without_numbers_nothing_is_said_of_what_the_backward_visits() -> None:
     writer.steps([0, 400])
     whole, unvisited = unrecorded(writer.build())
     assert (len(whole), len(unvisited)) == (1, 0)
+
+
+def test_gradients_of_gradients_and_second_visits_do_not_go_with_the_forward() -> None:
+    writer = TraceWriter()
+    writer.row("aten::addmm", "cpu_op", 0, 20, sequence=7)
+    writer.row(NODE, "cpu_op", 100, 50, BACKWARD, sequence=7)  # create_graph=True: its own operators count
+    writer.row("aten::mm", "cpu_op", 110, 30, BACKWARD, sequence=8)
+    writer.launch(120, 5, start=130, length=1, tid=BACKWARD)
+    writer.row(NODE, "cpu_op", 200, 50, BACKWARD, sequence=8)
+    writer.launch(220, 5, start=230, length=2, tid=BACKWARD)
+    writer.row(NODE, "cpu_op", 300, 50, BACKWARD, sequence=7)
+    writer.launch(320, 5, start=330, length=4, tid=BACKWARD)
+    writer.row(NODE, "cpu_op", 400, 50, BACKWARD)  # gradients with a hook: it has no number
+    writer.launch(420, 5, start=430, length=8, tid=BACKWARD)
+    trace, program = read(writer, 600)
+    assert first_passes(trace).tolist() == [True, False, False, True]
+    assert program.duration[later_work(trace, program)].tolist() == [2000, 4000]
 
 
 def test_the_forward_on_its_own_thread_is_no_recomputation() -> None:

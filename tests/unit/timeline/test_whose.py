@@ -155,6 +155,18 @@ def test_what_stands_behind_the_backward_is_extra_work(line: int, after: str, na
     assert extras_of(tree) == {name: 40.0}
 
 
+def test_what_a_backward_follows_behind_the_update_may_train_by_hand() -> None:
+    slope = (at(31, "autograd.grad()"),)
+    tree = tree_of(
+        Seen((at(30, "divergence()"),), 20, "forward", "optimizer"),
+        Seen((at(30, "divergence()"),), 5, "", "forward"),
+        Seen(slope, 10, "backward", "forward"),
+        Seen(slope, 0, "backward", "forward", begins=True),
+        Seen((at(32, "save()"),), 7, "", "backward"),
+    )
+    assert extras_of(tree) == {"save()": 7.0}
+
+
 @pytest.mark.parametrize(("host_ms", "told"), [(60.0, True), (200.0, False)])
 def test_a_little_extra_work_says_nothing_of_python_in_the_forward(host_ms: float, told: bool) -> None:
     """On a busy machine makemore's GELU (190 of 197 ms) was to be moved out of the step."""

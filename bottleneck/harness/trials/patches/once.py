@@ -6,6 +6,7 @@ themselves shows in the first two passes; the others then run as they are.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 
 from ... import torch_private
 from ...facts.repeats import Signature, random_state, signature_of, state_of
-from .base import Patch
+from .base import NotSwitchable, Patch
 
 _PASSES = 2
 """Backward passes before which each module is looked at."""
@@ -55,24 +56,32 @@ class CalledOnce(Patch):
     nothing_to_do = "no module outside compiled code was called again with the same input"
 
     def install(self) -> None:
-        self._known: dict[tuple[Any, ...], _Known] = {}
+        self._known: defaultdict[int, dict[tuple[Any, ...], _Known]] = defaultdict(dict)
+        """By module, and by what a call of it depends on."""
         self._repeating: set[int] = set()
         self._passes = 0
         self.replaced.put(torch.nn.Module, "__call__", self._make_call)
-        self.replaced.put(torch.autograd, "backward", self._make_backward)
+        engine = torch_private.engine_owner()
+        if engine is None:
+            raise NotSwitchable("this torch does not tell when a backward begins")
+        self.replaced.put(*engine, self._make_engine)
 
     def uninstall(self) -> None:
         super().uninstall()
         self._known.clear()
 
-    def _make_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            # It frees what was recorded with the outputs.
-            self._known.clear()
-            self._passes += 1
-            return original(*args, **kwargs)
+    def _make_engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("accumulate_grad"):
+                # It frees what was recorded with the outputs.
+                self._known.clear()
+                self._passes += 1
+            elif len(args) > 1 and self._holds_graphs():
+                # `autograd.grad` would: another one may go through the same outputs.
+                args = torch_private.retaining(args)
+            return original(outputs, *args, **kwargs)
 
-        return backward
+        return run_backward
 
     def _make_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - stands in for it
@@ -80,7 +89,7 @@ class CalledOnce(Patch):
             if not looked_at or torch.compiler.is_compiling() or torch_private.in_backward():
                 return original(module, *args, **kwargs)
             signature, graded = signature_of(module, args, kwargs), torch.is_grad_enabled()
-            known = self._known.get(signature.key) if signature is not None else None
+            known = self._known[id(module)].get(signature.key) if signature is not None else None
             if known is not None and known.is_as_returned and known.graded >= graded:
                 self._repeating.add(id(module))
                 self.acted_here()
@@ -92,7 +101,18 @@ class CalledOnce(Patch):
             output = original(module, *args, **kwargs)
             if signature is not None and _is_plain(output) and random_state() == random:
                 state = [state_of(each) for each in _tensors(output)]
-                self._known[signature.key] = _Known(signature, output, state, graded)
+                self._keep(id(module), _Known(signature, output, state, graded))
             return output
 
         return __call__
+
+    def _holds_graphs(self) -> bool:
+        return any(known.graded for its in self._known.values() for known in its.values())
+
+    def _keep(self, module: int, new: _Known) -> None:
+        """Keep a call, and no others of its module that nobody can ask for again."""
+        its = self._known[module]
+        for key, known in list(its.items()):
+            if not known.signature.is_alive or known.signature.parameters != new.signature.parameters:
+                del its[key]
+        its[new.signature.key] = new

@@ -33,6 +33,8 @@ class Circumstances:
     """Compute capability, like "9.0"."""
     ungraded: NDArray[np.bool_] | None = None
     """Activities of the model that every step runs without gradients, (m,); None where none does."""
+    later: NDArray[np.bool_] | None = None
+    """Activities of backwards that do not go with their forward (`recompute.later_work`), (m,)."""
     dropped: NDArray[np.float64] | None = None
     """Of each activity, the share that computes gradients which nobody needs, (m,); None where none does."""
     idle: NDArray[np.float64] | None = None

@@ -60,11 +60,12 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
     yield from _attention_questions(work, known)
     batch = np.isin(program.part, _ON_BATCH) & ~(work.optimizer | work.zero_grad)
     if facts.repeats is not None and facts.repeats.graded_share > 0:
-        left_share = 1.0 - facts.repeats.graded_share
+        share = facts.repeats.graded_share
+        goes = batch if known.later is None else batch & ~known.later
         yield Question(
             WhatIf.FORWARD_ONCE,
-            Edit(work={Work.DISPATCH: left_share}, duration=np.where(batch, left_share, 1.0)),
-            repeats_basis(facts.repeats),
+            Edit(work={Work.DISPATCH: 1.0 - share}, duration=np.where(goes, 1.0 - share, 1.0)),
+            repeats_basis(facts.repeats.share, share),
             bound=True,
         )
     if facts.padding_share > 0:
