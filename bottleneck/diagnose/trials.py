@@ -102,6 +102,10 @@ def by_measurement(
         if (row := rows.get(suggestion.fix)) is not None:
             measured = _measured(row, tried, dtypes, true_ms)
             suggestion, look = msgspec.structs.replace(suggestion, measured=measured), row.look or look
+            # The line that a sample or a trace points to is near; where it acted is where it is.
+            there = suggestion.site
+            if row.sites and (there is None or all(there.short != site.short for site in row.sites)):
+                suggestion = msgspec.structs.replace(suggestion, site=row.sites[0])
         return _within_reach(suggestion, look, true_ms)
 
     joined = [with_trial(s) for s in suggestions]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from .run import CostlyCalls
@@ -167,6 +168,8 @@ class CostlyAtTimes:
     applies: Callable[[OperatorCall], bool]
     on_gpu: bool = False
     """Whether it is so on a GPU, too."""
+    of_one: Callable[[OperatorCall], tuple[Hashable, tuple[int, int]]] | None = None
+    """What a call takes a part of, and which: there is a cheaper way for several parts, none for one."""
 
 
 _INTEGERS = frozenset({"long int", "int", "short int", "signed char", "unsigned char"})
@@ -194,6 +197,24 @@ def _by_exponentials(call: OperatorCall) -> bool:
     return call.values[1] == 1 or call.values[2] is False
 
 
+def _is_part(call: OperatorCall) -> bool:
+    """Its gradient is as large as all of the tensor: zeros, but for the part."""
+    whole, (first, last) = _part(call)
+    return bool(whole) and last - first < call.shapes[0][call.values[1]]
+
+
+def _part(call: OperatorCall) -> tuple[Hashable, tuple[int, int]]:
+    """Return the tensor's shape with the axis, and the range that is taken of that."""
+    shape, axis = call.shapes[0], call.values[1]
+    length = shape[axis]
+    if call.name == "aten::select":
+        first = call.values[2] % length
+        last = first + 1
+    else:
+        first, last = (min(max(at + length * (at < 0), 0), length) for at in call.values[2:4])
+    return (tuple(shape), axis % len(shape)), (first, last)
+
+
 COSTLY_AT_TIMES = {
     "aten::argmax": CostlyAtTimes("torch.argmax", _of_outer_axis),
     "aten::argmin": CostlyAtTimes("torch.argmin", _of_outer_axis),
@@ -201,6 +222,8 @@ COSTLY_AT_TIMES = {
     "aten::cosine_similarity": CostlyAtTimes("torch.cosine_similarity", _of_all_pairs, on_gpu=True),
     "aten::mm": CostlyAtTimes("torch.matmul", _of_integers),
     "aten::multinomial": CostlyAtTimes("torch.multinomial", _by_exponentials, on_gpu=True),
+    "aten::select": CostlyAtTimes("torch.select", _is_part, on_gpu=True, of_one=_part),
+    "aten::slice": CostlyAtTimes("torch.narrow", _is_part, on_gpu=True, of_one=_part),
 }
 
 
@@ -213,14 +236,30 @@ def costly_calls(calls: Iterable[OperatorCall], *, on_gpu: bool) -> list[CostlyC
     for name, costly in COSTLY_AT_TIMES.items():
         mine = by_name[name] if costly.on_gpu or not on_gpu else []
         places = [place for place, call in enumerate(mine) if _applies(costly, call)]
+        if costly.of_one is not None:
+            parts = {place: costly.of_one(mine[place]) for place in places}
+            apart = _taken_apart(parts.values())
+            places = [place for place, (whole, _) in parts.items() if whole in apart]
         if places:
             found.append(CostlyCalls(operator=name, places=places, of=len(mine)))
     return found
 
 
+def _taken_apart(parts: Iterable[tuple[Hashable, tuple[int, int]]]) -> set[Hashable]:
+    """Return of what several parts are taken, none of which has anything of another."""
+    taken: dict[Hashable, set[tuple[int, int]]] = defaultdict(set)
+    for whole, part in parts:
+        taken[whole].add(part)
+    return {
+        whole
+        for whole, its in taken.items()
+        if len(its) > 1 and all(before[1] <= after[0] for before, after in pairwise(sorted(its)))
+    }
+
+
 def _applies(costly: CostlyAtTimes, call: OperatorCall) -> bool:
     try:
         return costly.applies(call)
-    except (IndexError, TypeError, ValueError):
+    except (IndexError, TypeError, ValueError, ZeroDivisionError):
         # Recorded with other arguments than this torch has.
         return False

@@ -340,6 +340,8 @@ class TriedFix(msgspec.Struct, frozen=True, kw_only=True):
     """Of these steps right before, without it."""
     evidence: str = ""
     """What was found changed."""
+    sites: list[SourceSite] = []
+    """The user's lines at which it was, where that is known."""
     tried_as: str = ""
     """What was in force in its place, where its own code takes too long to switch on."""
     look: CompilerLook | None = None

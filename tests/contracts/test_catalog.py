@@ -298,6 +298,12 @@ INPUTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "FX336": lambda _: {"links": torch.eye(3, dtype=torch.int64)},
     "FX337": lambda _: {"queries": torch.randn(3, 8), "keys": torch.randn(4, 8)},
     "FX338": lambda _: {"weights": torch.rand(3, 5)},
+    "FX339": lambda _: {
+        "inputs": torch.randn(2, 3, 4),
+        "hidden": torch.zeros(2, 4),
+        "cell": torch.nn.GRUCell(4, 4),
+        "gates": torch.randn(2, 8),
+    },
     "FX509": lambda given: {"loader": [(given["images"], given["targets"])]},
     "FX510": lambda _: {"inputs": torch.randn(2, 3, 4), "weights": torch.randn(2, 4, 5)},
     "FX513": lambda _: {"features": 4, "hidden": 8, "inputs": torch.randn(2, 3, 4)},

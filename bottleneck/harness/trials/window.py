@@ -56,6 +56,8 @@ SPOILED = 3
 """Blocks of one trial that are repeated because of a validation or a compilation in them."""
 
 if TYPE_CHECKING:
+    from ...model.run import SourceSite
+
     Steps = Generator[None, bool, Any]
     """Runs steps: resumed at each step's end with whether that step is no ordinary one."""
 
@@ -118,6 +120,7 @@ class TrialWindow:
         self._kept: KeptState | None = None
         self._step_seconds = step_ms / 1e3
         self._patches: list[Patch] = []
+        self._acted_at: list[SourceSite] = []
         """Those of this trial; in force while `_on`."""
         self._on = False
         self._steps: Steps = self._all()
@@ -334,17 +337,19 @@ class TrialWindow:
             losses=losses,
             losses_without=losses_without,
             evidence=evidence,
+            sites=self._acted_at,
             tried_as="; ".join(filter(None, (patch.tried_as for patch in self._patches))),
         )
 
     def _evidence(self) -> str:
         """Return what the patches have changed; refuse one that has changed nothing."""
-        evidence = []
+        evidence, self._acted_at = [], []
         for patch in self._patches:
             applied = patch.check()
             if applied.state != "applied":
                 raise NotSwitchable(applied.reason or "it changed nothing here")
             evidence.append(applied.evidence)
+            self._acted_at += applied.sites
         return "; ".join(evidence)
 
     def _turns(self, program: Program, *, steps: int, enough: float, until: float) -> Steps:

@@ -32,6 +32,10 @@ _ONLY_WITH = {"aten::_sparse_addmm": "aten::_indices"}
 """What an operator calls where there is a cheaper way: of sparse layouts, COO has such indices."""
 
 
+_RECORDED = ("aten::select", "aten::slice")
+"""What costs in the backward alone, and what other operators call for parts of theirs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostlyRows:
     """All calls of one such operator in the traced steps."""
@@ -52,6 +56,7 @@ def costly_rows(
         with_it = trace.ranges(calls).around(trace.ts_ns[its], trace.tid[its])
         calls = calls[~trace.named(name, calls) | np.isin(np.arange(len(calls)), with_it)]
     calls = np.unique(np.concatenate([calls, *(_those(trace, call, among) for call in seen)]))
+    calls = calls[~trace.named(_RECORDED, calls) | (trace.sequence[calls] >= 0)]
     if not len(calls):
         return []
     nodes = trace.rows(Kind.OP, named=NODE, among=among)

@@ -7,6 +7,7 @@ import pytest
 
 from torch_bottleneck.diagnose.trials import by_measurement
 from torch_bottleneck.model.fix import Suggestion
+from torch_bottleneck.model.run import SourceSite
 from torch_bottleneck.model.verify import CompilerLook, TriedFix, TriedFixes
 
 LOSSES: list[float | None] = [2.0, 1.5, 1.2]
@@ -131,6 +132,17 @@ def test_the_step_with_the_fix_is_the_true_step_over_the_speed_up() -> None:
     here = found[0].measured
     assert here is not None and here.step_ms == pytest.approx(40.0) and here.pairs == 4
     assert here.low is not None and here.high is not None and here.low <= 1.25 <= here.high
+
+
+@pytest.mark.parametrize(("near", "shown"), [(30, 38), (38, 38), (40, 40), (None, 38)])
+def test_a_fix_has_the_line_at_which_it_acted(near: int | None, shown: int) -> None:
+    acted = [SourceSite(file="net.py", line=line, function="forward") for line in (38, 40)]
+    row = msgspec.structs.replace(measured("FX339", 1.5), sites=acted)
+    site = SourceSite(file="net.py", line=near, function="Net.forward") if near else None
+    given = msgspec.structs.replace(suggestion("FX339", 50.0), site=site)
+    (found,) = by_measurement([given], tried(row), None, 100.0)
+    assert found.site is not None
+    assert found.site.line == shown
 
 
 def test_losses_are_the_same_close_changed_or_not_to_be_compared() -> None:

@@ -196,7 +196,19 @@ def test_calls_with_a_cheaper_way_are_kept_by_their_place_among_those_of_the_ste
         "aten::cosine_similarity": ([1], 3),
         "aten::mm": ([1], 2),
         "aten::multinomial": ([1, 2], 3),
+        "aten::select": ([0, 1, 2, 3], 4),
     }
+
+
+def test_parts_of_one_tensor_count_where_there_are_several_and_none_has_anything_of_another() -> None:
+    x, y, z = torch.randn(2, 6, 4), torch.randn(2, 6), torch.randn(6)
+
+    def work() -> None:
+        [x[:, t] for t in range(5)], x[0], x[:, :, 3], y[:, 1], y[:, 1]
+        x[..., :2], x[..., 2:], x[:, :-1], x[:, 1:], y[:, 0:6], y[:, -2:], z[:3], z[2:]
+
+    found = {each.operator: (each.places, each.of) for each in counted(work).costly}
+    assert found == {"aten::select": ([0, 1, 2, 3, 4], 9), "aten::slice": ([0, 1], 7)}
 
 
 def test_calls_recorded_with_other_arguments_count_for_nothing() -> None:

@@ -1192,3 +1192,29 @@ def test_similarities_of_rows_are_left_to_torch(put_in: Callable[..., Patch]) ->
     assert F.cosine_similarity(x[None], x[None], dim=-1).shape == (1, 3)
     assert F.cosine_similarity(x[:, None], x[None], dim=0).shape == (3, 8)
     assert patch.check().state == "not applied"
+
+
+def test_parts_of_a_tensor_and_their_gradients_are_those_of_indexing(put_in: Callable[..., Patch]) -> None:
+    leaf = torch.randn(2, 5, 4, requires_grad=True)
+
+    def taken() -> list[torch.Tensor]:
+        x = leaf * 2.0
+        parts = [x[:, t] for t in range(5)] + [x[1], x[:, -1], x[:, :, 2]]
+        parts += [x[..., 1], x[0, 1], x[:, 1:3], leaf.detach()[:, 0]]
+        y = leaf + 1.0
+        before = y[:, 0] + 1.0
+        y.mul_(3.0)
+        parts += [before, y[:, 0]]
+        sum((k + 1) * part.square().sum() for k, part in enumerate(parts)).backward()
+        found, leaf.grad = [*(part.detach() for part in parts), leaf.grad], None
+        return found
+
+    theirs = taken()
+    patch = put_in("FX339")
+    torch.testing.assert_close(taken(), theirs, rtol=0.0, atol=1e-4)
+    assert patch.check().evidence == "taken by one unbind in 10 calls"
+    with pytest.raises(IndexError):
+        leaf[:, 5]
+    with torch.no_grad():
+        assert leaf[:, 0].grad_fn is None
+    assert patch.count == 10

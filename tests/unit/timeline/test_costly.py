@@ -104,12 +104,31 @@ def test_of_an_operator_that_is_costly_at_times_those_calls_are_taken_that_are(t
     assert found(trace) == {}
 
 
+def test_parts_are_those_that_the_script_takes_itself_with_the_gradients_that_they_are_given(
+    tmp_path: Path,
+) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2.0
+        with torch.no_grad():
+            y[0]
+        return sum((row for row in y.unbind(0)), y[1] + y[2])  # type: ignore[return-value]
+
+    trace = traced(step, tmp_path)
+    per_step = len(trace.rows(named="aten::select")) // 2
+    calls = found(trace, seen("aten::select", *range(per_step), of=per_step))["torch.select"]
+    assert [trace.name_of(row) for row in calls.nodes.tolist()] == [
+        "autograd::engine::evaluate_function: SelectBackward0"
+    ] * 4
+    assert len(calls.rows) == 4
+
+
 @pytest.mark.parametrize(
     ("case", "fix", "line"),
     [
         ("cpu-thread-quantile", "FX331", 48),
         ("cpu-thread-argmax", "FX335", 32),
         ("cpu-thread-integers", "FX336", 35),
+        ("cpu-thread-slices", "FX339", 38),
     ],
 )
 def test_the_step_without_the_call_is_near_what_the_cure_of_the_thread_measured(

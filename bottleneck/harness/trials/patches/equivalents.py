@@ -16,7 +16,8 @@ import torch
 from torch.nn import functional
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .base import Patch
+from ... import torch_private
+from .base import NotSwitchable, Patch
 
 
 class OtherWay(Patch):
@@ -254,6 +255,53 @@ class PairsByProduct(OtherWay):
 def _all_pairs(rows: torch.Tensor, columns: torch.Tensor, eps: float) -> torch.Tensor:
     left, right = (functional.normalize(each, dim=-1, eps=eps) for each in (rows, columns))
     return left @ right.transpose(-1, -2)
+
+
+class PartsAtOnce(OtherWay):
+    """`x[:, t]` is one of all that `unbind` gives: their gradient is one stack."""
+
+    fix = "FX339"
+    says = ("taken by one unbind in {}", "call")
+    nothing_to_do = "no tensor that needs a gradient was taken apart by single numbers outside compiled code"
+    functions = ((torch.Tensor, "__getitem__"),)
+
+    def install(self) -> None:
+        super().install()
+        self._apart: dict[tuple[int, int], tuple[torch.Tensor, int, tuple[torch.Tensor, ...]]] = {}
+        """By tensor and axis: the tensor, the version of it that was taken apart, and its parts."""
+        engine = torch_private.engine_owner()
+        if engine is None:
+            raise NotSwitchable("this torch does not tell when a backward begins")
+        self.replaced.put(*engine, self._make_engine)
+
+    def uninstall(self) -> None:
+        super().uninstall()
+        self._apart.clear()
+
+    def _make_engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            self._apart.clear()
+            return original(*args, **kwargs)
+
+        return run_backward
+
+    def instead(self, x: Any, index: Any) -> Callable[[], Any] | None:
+        keys = index if type(index) is tuple else (index,)
+        axis, whole = len(keys) - 1, slice(None)
+        one = type(keys[-1]) is int if keys else False
+        if not one or any(type(key) is not slice or key != whole for key in keys[:-1]):
+            return None
+        if type(x) is not torch.Tensor or not (x.requires_grad and torch.is_grad_enabled()):
+            return None
+        if not (axis < x.dim() and -x.shape[axis] <= keys[-1] < x.shape[axis]):
+            return None
+        return functools.partial(self._part, x, axis, keys[-1])
+
+    def _part(self, x: torch.Tensor, axis: int, at: int) -> torch.Tensor:
+        known = self._apart.get((id(x), axis))
+        if known is None or known[1] != x._version:
+            known = self._apart[id(x), axis] = x, x._version, x.unbind(axis)
+        return known[2][at]
 
 
 class RowsSelected(OtherWay):
