@@ -188,7 +188,7 @@ UNSEEN11 = (
         # measured: 68.4 to 36.3 ms.
         verdicts=(LAUNCH, COMPUTE, ALLOCATOR),
         # cure: unbind, whose gradient is one stack.
-        fixes=("FX510",),
+        fixes=("FX339", "FX510"),
         shorter={"STEPS": "110"},
         at=(
             "gait_rhythm.py: return [x[:, moment] for moment in",
