@@ -291,4 +291,35 @@ into, keep = gates.chunk(2, -1)  # was: gates[:, :size], gates[:, size:]""",
             source("https://github.com/pytorch/pytorch/issues/9701", "x[:, t] is slow in the backward"),
         ),
     ),
+    Fix(
+        id="FX340",
+        title="Multiply and sum: a dot product is no matrix",
+        addresses=("BN321",),
+        for_calls=("torch.bmm",),
+        what_to_change="A batch of dot products, written as bmm, matmul or einsum, is made by a library for large"
+        " matrices, one product after the other. Multiply number by number and sum over the last axis. Of very"
+        " long vectors the products take memory: there bmm may stay ahead.",
+        what_if=WhatIf.CALL_GONE,
+        bound_weight=_LITTLE_LEFT,
+        basis="the step without these products",
+        risk=Risk.SAFE,
+        may_break="Rounding differs in the last digits. Under autocast cast the vectors yourself.",
+        code="""\
+# was: torch.bmm(users[:, None], items[:, :, None]).flatten()
+# was: torch.einsum("bd,bd->b", users, items)
+scores = (users * items).sum(-1)""",
+        undo="Call bmm again.",
+        verify="No aten::bmm of these shapes in the trace; the loss is the same.",
+        can_try=True,
+        arithmetic=Arithmetic.REORDERED,
+        sources=(
+            source(
+                "https://github.com/pytorch/pytorch/issues/32591",
+                "einsum is slower than manually multiplying and summing",
+                "20 times",
+            ),
+            source("https://github.com/pytorch/pytorch/issues/101249", "The same, on a CPU", "40 times"),
+            source("https://github.com/deepchem/deepchem/pull/4515", "sum in place of einsum", "5.6 times"),
+        ),
+    ),
 )

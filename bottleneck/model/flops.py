@@ -215,15 +215,24 @@ def _part(call: OperatorCall) -> tuple[Hashable, tuple[int, int]]:
     return (tuple(shape), axis % len(shape)), (first, last)
 
 
+def _of_one_number(call: OperatorCall) -> bool:
+    """One row times one column: products are made for blocks of rows and columns, and here there are none."""
+    left, right = call.shapes[:2]
+    return left[-2] == right[-1] == 1 and not _of_integers(call)
+
+
 COSTLY_AT_TIMES = {
-    "aten::argmax": CostlyAtTimes("torch.argmax", _of_outer_axis),
-    "aten::argmin": CostlyAtTimes("torch.argmin", _of_outer_axis),
-    "aten::bmm": CostlyAtTimes("torch.matmul", _of_integers),
-    "aten::cosine_similarity": CostlyAtTimes("torch.cosine_similarity", _of_all_pairs, on_gpu=True),
-    "aten::mm": CostlyAtTimes("torch.matmul", _of_integers),
-    "aten::multinomial": CostlyAtTimes("torch.multinomial", _by_exponentials, on_gpu=True),
-    "aten::select": CostlyAtTimes("torch.select", _is_part, on_gpu=True, of_one=_part),
-    "aten::slice": CostlyAtTimes("torch.narrow", _is_part, on_gpu=True, of_one=_part),
+    "aten::argmax": (CostlyAtTimes("torch.argmax", _of_outer_axis),),
+    "aten::argmin": (CostlyAtTimes("torch.argmin", _of_outer_axis),),
+    "aten::bmm": (
+        CostlyAtTimes("torch.matmul", _of_integers),
+        CostlyAtTimes("torch.bmm", _of_one_number, on_gpu=True),
+    ),
+    "aten::cosine_similarity": (CostlyAtTimes("torch.cosine_similarity", _of_all_pairs, on_gpu=True),),
+    "aten::mm": (CostlyAtTimes("torch.matmul", _of_integers),),
+    "aten::multinomial": (CostlyAtTimes("torch.multinomial", _by_exponentials, on_gpu=True),),
+    "aten::select": (CostlyAtTimes("torch.select", _is_part, on_gpu=True, of_one=_part),),
+    "aten::slice": (CostlyAtTimes("torch.narrow", _is_part, on_gpu=True, of_one=_part),),
 }
 
 
@@ -233,7 +242,7 @@ def costly_calls(calls: Iterable[OperatorCall], *, on_gpu: bool) -> list[CostlyC
     for call in sorted(calls, key=lambda each: each.began_ns):
         by_name[call.name].append(call)
     found = []
-    for name, costly in COSTLY_AT_TIMES.items():
+    for name, costly in ((name, each) for name, its in COSTLY_AT_TIMES.items() for each in its):
         mine = by_name[name] if costly.on_gpu or not on_gpu else []
         places = [place for place, call in enumerate(mine) if _applies(costly, call)]
         if costly.of_one is not None:
@@ -241,7 +250,7 @@ def costly_calls(calls: Iterable[OperatorCall], *, on_gpu: bool) -> list[CostlyC
             apart = _taken_apart(parts.values())
             places = [place for place, (whole, _) in parts.items() if whole in apart]
         if places:
-            found.append(CostlyCalls(operator=name, places=places, of=len(mine)))
+            found.append(CostlyCalls(operator=name, callee=costly.callee, places=places, of=len(mine)))
     return found
 
 

@@ -510,6 +510,8 @@ class CostlyCalls(_Record, frozen=True, kw_only=True):
 
     operator: str
     """As in "aten::argmax"."""
+    callee: str = ""
+    """As Python calls it; empty: as the operator is called."""
     places: list[int]
     """Which of the operator's calls in the step they are, from 0."""
     of: int

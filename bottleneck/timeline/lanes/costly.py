@@ -27,7 +27,6 @@ CALLS = {
     "aten::_sparse_addmm": "torch.sparse.mm",
 }
 """Name of the operator -> what Python calls it; a fix names each of the latter. Beside `COSTLY_AT_TIMES`."""
-_NAMES = {**CALLS, **{name: each.callee for name, each in COSTLY_AT_TIMES.items()}}
 _ONLY_WITH = {"aten::_sparse_addmm": "aten::_indices"}
 """What an operator calls where there is a cheaper way: of sparse layouts, COO has such indices."""
 
@@ -55,7 +54,11 @@ def costly_rows(
         its = trace.rows(Kind.OP, named=inner, among=among)
         with_it = trace.ranges(calls).around(trace.ts_ns[its], trace.tid[its])
         calls = calls[~trace.named(name, calls) | np.isin(np.arange(len(calls)), with_it)]
-    calls = np.unique(np.concatenate([calls, *(_those(trace, call, among) for call in seen)]))
+    callees = {row: CALLS[trace.name_of(row)] for row in calls.tolist()}
+    for call in seen:
+        name = call.callee or COSTLY_AT_TIMES[call.operator][0].callee
+        callees.update(dict.fromkeys(_those(trace, call, among).tolist(), name))
+    calls = np.array(sorted(callees), dtype=np.intp)
     calls = calls[~trace.named(_RECORDED, calls) | (trace.sequence[calls] >= 0)]
     if not len(calls):
         return []
@@ -71,7 +74,7 @@ def costly_rows(
     within = trace.ranges(calls).around(trace.ts_ns[recorded], trace.tid[recorded])
     holder = trace.ranges(recorded).innermost(trace.ts_ns[calls], trace.tid[calls])
     within[holder[holder >= 0]] = np.flatnonzero(holder >= 0)
-    callee = np.array([_NAMES[trace.name_of(row)] for row in calls.tolist()])
+    callee = np.array([callees[row] for row in calls.tolist()])
     of_node = np.where(within >= 0, callee[within], "")
     return [
         CostlyRows(callee=name, rows=calls[callee == name], nodes=nodes[of_node == name])

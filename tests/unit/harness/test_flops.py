@@ -200,6 +200,16 @@ def test_calls_with_a_cheaper_way_are_kept_by_their_place_among_those_of_the_ste
     }
 
 
+def test_products_of_one_number_are_told_from_products_of_integers() -> None:
+    x, whole = torch.randn(6, 1, 8), torch.ones(6, 1, 8, dtype=torch.int64)
+
+    def work() -> None:
+        x @ x.mT, whole @ whole.mT, x.mT @ x, x @ torch.randn(6, 8, 2)
+
+    found = {each.callee: each.places for each in counted(work).costly}
+    assert found == {"torch.bmm": [0], "torch.matmul": [1]}
+
+
 def test_parts_of_one_tensor_count_where_there_are_several_and_none_has_anything_of_another() -> None:
     x, y, z = torch.randn(2, 6, 4), torch.randn(2, 6), torch.randn(6)
 

@@ -1218,3 +1218,39 @@ def test_parts_of_a_tensor_and_their_gradients_are_those_of_indexing(put_in: Cal
     with torch.no_grad():
         assert leaf[:, 0].grad_fn is None
     assert patch.count == 10
+
+
+def test_dot_products_are_those_of_bmm_and_einsum(put_in: Callable[..., Patch]) -> None:
+    a, b = (torch.randn(2, 3, 5, requires_grad=True) for _ in range(2))
+    rows, columns = a[0, :, None], b[0, :, :, None]
+
+    def dots() -> list[torch.Tensor]:
+        return [
+            torch.bmm(rows, columns),
+            rows @ columns,
+            torch.matmul(a[..., None, :], b[..., None]),
+            torch.einsum("bnd,bnd->bn", a, b),
+            torch.einsum("b n d, d n b -> n", a, b.permute(2, 1, 0)),
+            torch.einsum("bnd,bnd->", a, b),
+        ]
+
+    def others() -> list[torch.Tensor]:
+        return [
+            torch.einsum("bnd,bmd->bnm", a, b),
+            torch.einsum("bnd,bnd->bnd", a, b),
+            torch.einsum("...d,...d->...", a, b),
+            a @ b.mT,
+            a[0] @ b[0, 0],
+            torch.matmul(a[..., None, :], b[:1, ..., None]),
+        ]
+
+    theirs, left = dots(), others()
+    patch = put_in("FX340")
+    ours = dots()
+    assert patch.check().evidence == "multiplied and summed in 6 calls"
+    torch.testing.assert_close([*ours, *others()], [*theirs, *left])
+    with pytest.raises(RuntimeError):
+        torch.bmm(rows, columns[:1])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.bmm(rows, columns).dtype is torch.bfloat16
+    assert patch.count == 6

@@ -105,6 +105,7 @@ ON_TOP: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "FX335": lambda out: out * (1 + out.argmax(0)),
     "FX336": lambda out: out + (WHOLE @ WHOLE).sum(),
     "FX337": lambda out: nn.functional.cosine_similarity(out[:, None], out[None], dim=-1),
+    "FX340": lambda out: out + torch.einsum("bd,bd->b", out, out)[:, None],
     "FX339": lambda out: out + (out[:, 0] * out[:, 1])[:, None],
 }
 """What a fix is about, behind the model."""

@@ -257,6 +257,49 @@ def _all_pairs(rows: torch.Tensor, columns: torch.Tensor, eps: float) -> torch.T
     return left @ right.transpose(-1, -2)
 
 
+class DotsSummed(OtherWay):
+    """A batch of dot products is multiplied number by number, and summed."""
+
+    fix = "FX340"
+    says = ("multiplied and summed in {}", "call")
+    nothing_to_do = "no batch of dot products was asked for outside compiled code and autocast"
+    functions = tuple(
+        (owner, name)
+        for owner, names in ((torch, ("einsum",)), (torch.Tensor, ("__matmul__",)))
+        for name in ("matmul", "bmm", *names)
+    )
+
+    def instead_of(self, name: str, *args: Any, **named: Any) -> Callable[[], Any] | None:
+        a, b = args[-2:] if len(args) == (3 if name == "einsum" else 2) else (None, None)
+        plain = all(type(each) is torch.Tensor and each.is_floating_point() for each in (a, b)) and not named
+        if not plain or a.dtype is not b.dtype or torch.is_autocast_enabled(a.device.type):
+            return None
+        if name == "einsum":
+            return _summed(args[0], a, b)
+        if a.dim() < 3 or b.dim() != a.dim() or not a.shape[-2] == b.shape[-1] == 1:
+            return None
+        if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
+            return None  # for bmm to refuse, or to spread
+        return lambda: (a * b.transpose(-1, -2)).sum(-1, keepdim=True)
+
+
+def _summed(equation: Any, a: torch.Tensor, b: torch.Tensor) -> Callable[[], Any] | None:
+    """Return the sum of products that an equation means; None where it means another thing."""
+    given, arrow, wanted = str(equation).replace(" ", "").partition("->")
+    left, comma, right = given.partition(",")
+    names = set(left)
+    alike = arrow and comma and names == set(right) and set(wanted) < names
+    once = all(len(set(each)) == len(each) for each in (left, right, wanted)) and left.isalpha()
+    if not (alike and once) or (len(left), len(right)) != (a.dim(), b.dim()):
+        return None
+    b = b.permute([right.index(name) for name in left])
+    if a.shape != b.shape:
+        return None
+    order = [*wanted, *(name for name in left if name not in wanted)]
+    summed = tuple(range(len(wanted), len(left)))
+    return lambda: (a * b).permute([left.index(name) for name in order]).sum(summed)
+
+
 class PartsAtOnce(OtherWay):
     """`x[:, t]` is one of all that `unbind` gives: their gradient is one stack."""
 
