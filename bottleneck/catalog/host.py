@@ -684,6 +684,32 @@ with profiler.profile(schedule=few) as recorded:
         ),
     ),
     Fix(
+        id="FX526",
+        title="Have the other thread wait, not ask again",
+        named="Have {call} wait, not ask again",
+        addresses=("BN908",),
+        what_to_change="A thread of the program takes a core that the training needs. If it asks again and again"
+        " whether it may go on, have it block: put() and get() of a queue with a size, Event.wait(), or at least"
+        " a sleep of some ms. If it computes, run it in another process, or less often.",
+        basis="the time for which the training had no core",
+        risk=Risk.SAFE,
+        may_break="A thread that blocks must be woken when the program ends: put a last item, or make it a daemon.",
+        code="""\
+import queue
+
+ready = queue.Queue(maxsize=4)
+ready.put("batch")  # blocks; was: while ready.full(): time.sleep(0)
+batch = ready.get()""",
+        undo="Let it ask again.",
+        verify="The thread uses next to no processor time (top -H); the step is shorter.",
+        sources=(
+            source(
+                "https://github.com/ray-project/ray/pull/16162", "ray: a full queue is polled without end"
+            ),
+            source("https://github.com/rwth-i6/returnn/issues/1479", "returnn: a thread that watches memory"),
+        ),
+    ),
+    Fix(
         id="FX520",
         title="Make one array of the list, then the tensor",
         named="Make one array of what {call} gets",

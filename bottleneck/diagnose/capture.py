@@ -5,7 +5,7 @@ In: the reading that decides the step. Out: `Capture`, and sentences.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from ..analyzers import Facts
 from ..analyzers.capture import judge
 from ..model.diagnosis import Capture
-from ..model.run import BUSY_THREAD, Run
+from ..model.run import BUSY_THREAD, Run, SourceSite
 from ..model.words import percent
 from ..runs.asking import TRIALS
 from .reading import Reading
@@ -66,10 +66,12 @@ def outcome_of(run: Run | None) -> str:
     return texts.get(ended.how, "")
 
 
-def notes_of(reading: Reading, several: int, *, timed: int = 0) -> tuple[str, ...]:
+def notes_of(
+    reading: Reading, several: int, *, timed: int = 0, told: Collection[SourceSite] = ()
+) -> tuple[str, ...]:
     """Return further notes for the reader: which rank is shown, saves that went elsewhere.
 
-    `several` ranks were run, and `timed` of them not traced.
+    `several` ranks were run, and `timed` of them not traced. Lines in `told` have a finding of their own.
     """
     notes = list(reading.basis.notes)
     if several > 1:
@@ -85,7 +87,7 @@ def notes_of(reading: Reading, several: int, *, timed: int = 0) -> tuple[str, ..
             "runs Python, the training loop waits for the interpreter lock. In another process it would not "
             "hold that lock."
             for item in run.sites
-            if item.phase == BUSY_THREAD
+            if item.phase == BUSY_THREAD and item.site not in told
         ]
         trials = run.artefacts.get(TRIALS)
         if trials is not None and trials.status == "absent":

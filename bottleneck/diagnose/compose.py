@@ -141,7 +141,10 @@ def diagnose_paths(
         capture=capture_of(reading, facts, problems),
         outcome=outcome_of(run),
         notes=notes_of(
-            reading, len(job.ranks), timed=sum(not s.traced and s.has_step for s in job.summaries)
+            reading,
+            len(job.ranks),
+            timed=sum(not s.traced and s.has_step for s in job.summaries),
+            told={site for finding in findings for site in finding.sites},
         ),
         windows=reading.windows,
         timeline=_of_rank(timeline, reading.rank.rank),

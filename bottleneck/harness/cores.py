@@ -11,7 +11,15 @@ import os
 import threading
 from functools import lru_cache
 
-__all__ = ["CoreShare", "library_threads_ns", "native_id_of", "ran_ns", "read_small_file", "waited_ns_in"]
+__all__ = [
+    "CoreShare",
+    "computing_waited_ns",
+    "library_threads_ns",
+    "native_id_of",
+    "ran_ns",
+    "read_small_file",
+    "waited_ns_in",
+]
 
 _TASKS = "/proc/self/task"
 _LEAST = 0.05
@@ -90,12 +98,31 @@ def library_threads_ns() -> int:
 
     0 where Linux does not tell.
     """
-    own = {str(thread.native_id) for thread in threading.enumerate()}
     total = 0
-    with contextlib.suppress(OSError, ValueError, IndexError):  # not Linux; one may just have ended
-        for task in set(os.listdir(_TASKS)) - own:  # noqa: PTH208 - names only
+    with contextlib.suppress(OSError, ValueError, IndexError):  # one may just have ended
+        for task in _library_threads():
             total += ran_ns(task)
     return total
+
+
+def computing_waited_ns(thread: int) -> int | None:
+    """Return how long a thread of Python's and those of libraries could run and had no core, all together.
+
+    Parallel operators wait for the last of them. None where Linux does not tell.
+    """
+    own = _waited_ns(thread)
+    if own is None:
+        return None
+    others = (waited_ns_in(f"{_TASKS}/{task}/schedstat") for task in _library_threads())
+    return own + sum(waited or 0 for waited in others)
+
+
+def _library_threads() -> set[str]:
+    """Return the threads that Python has not started; none where Linux does not tell."""
+    own = {str(thread.native_id) for thread in threading.enumerate()}
+    with contextlib.suppress(OSError):
+        return set(os.listdir(_TASKS)) - own  # noqa: PTH208 - names only
+    return set()
 
 
 def ran_ns(native: int | str) -> int:

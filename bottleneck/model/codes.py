@@ -430,6 +430,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN905", "script-profiles-itself", _C.HOST),
     CodeEntry("BN906", "convolutions-searched", _C.HOST),
     CodeEntry("BN907", "tensors-made-value-by-value", _C.HOST, within_others=True, names_call=True),
+    CodeEntry("BN908", "thread-takes-cores", _C.HOST, names_call=True),
 )
 
 

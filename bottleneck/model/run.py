@@ -344,6 +344,9 @@ class Run(_Record, frozen=True, kw_only=True):
     """User lines of fetch, forward, backward, optimizer.step, zero_grad, as seen while learning."""
     loops: list[LoopTime] = []
     """Python loops inside a step, from samples of the warm-up; the most frequent first."""
+    core_wait_share: float | None = None
+    """Share of the warm-up that threads which compute for the training could run and had no core, all
+    together; None where Linux does not tell."""
     dispatch_ns: float | None = None
     """CPU runs: fixed host cost of one small eager operator, measured on this machine (median)."""
     plain_dispatch_ns: float | None = None

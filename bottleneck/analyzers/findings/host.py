@@ -1,6 +1,6 @@
 """Host-bound: the step waits for other work on the training thread.
 
-In: facts. Out: findings BN901 to BN907.
+In: facts. Out: findings BN901 to BN908.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from ...model.codes import Part, WhatIf
 from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
-from ...model.run import SourceSite
+from ...model.run import BUSY_THREAD, SourceSite
 from ...model.view import CodeNode
 from ...model.words import ms, percent
 from ...timeline.cpu.reading import waiting_threads
@@ -394,6 +394,69 @@ class ThreadSettings(Analyzer):
             not_this="A risk, not a measured cost.",
             note=waiting is None,
         )
+
+
+class ThreadTakesCores(Analyzer):
+    """Another thread of the program takes cores from the training.
+
+    What it means
+        A thread that asks a full queue again and again, or reads figures of the system without end,
+        needs a core for it. Where all are busy, the training waits: its own thread, or one of those
+        that share its operators with it, for which the others wait.
+
+    How it is measured
+        Linux accounts to each thread how long it ran and how long it could run but had no core. In
+        the warm-up the stacks of all threads are looked at; the line is the one met most often.
+
+    What it costs you
+        The time for which the threads that compute had no core, but no more than that thread used.
+        The step may gain more: parallel operators wait for the last of their threads, and Python
+        for the interpreter lock.
+
+    What it is not
+        Not other programs on the machine, and not loader workers, which are processes.
+
+    What to do
+        Have it block until it is needed: queue.put and queue.get with no timeout, Event.wait. What
+        must compute there belongs in a process of its own.
+
+    Source
+        proc(5), schedstat; ray-project/ray pull request 16162.
+    """
+
+    code = "BN908"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Name the line of the thread that takes most."""
+        run = facts.run
+        busy = [site for site in run.sites if site.phase == BUSY_THREAD] if run is not None else []
+        most = max(busy, key=lambda site: site.share or 0.0, default=None)
+        if run is None or most is None or not most.share or not run.core_wait_share:
+            return
+        share = min(most.share, run.core_wait_share)
+        # Beside a device the training's thread may wait for a core, and the device for nothing.
+        if facts.timeline.kind != "cpu" or share < NEGLIGIBLE_SHARE:
+            return
+        call = f"`{most.site.function}()`"
+        told = f"it used a core for {percent(most.share)} of the time"
+        found = self.finding(
+            facts,
+            f"Another thread takes cores from the training: {call} at {most.site.short}, for {percent(share)}"
+            " of the time",
+            cost_ms=share * facts.true_ms,
+            evidence=[
+                Evidence(text=told, value=most.share, unit="share", source="schedstat, warm-up"),
+                Evidence(
+                    text=f"the threads that compute had no core for {percent(run.core_wait_share)}",
+                    value=run.core_wait_share,
+                    unit="share",
+                    source="schedstat, warm-up",
+                ),
+            ],
+            sites=[most.site],
+            not_this="What it computes may be needed; waiting is not.",
+        )
+        yield msgspec.structs.replace(found, call=call)
 
 
 class ScriptProfiler(Analyzer):

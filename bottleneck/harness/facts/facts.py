@@ -105,5 +105,6 @@ class FactWriter:
             step_period=tracker.rule.period,
             sites=self._learned.entries(),
             loops=self._learned.lines.loops(),
+            core_wait_share=self._learned.lines.core_wait_share(),
             overhead=msgspec.structs.replace(capture.overhead, total_seconds=capture.spent_ms / 1e3),
         )

@@ -111,6 +111,10 @@ class LoopLines:
             for (file, line, function), count in found.most_common(LINES_KEPT)
         ] + self._others.entries()
 
+    def core_wait_share(self) -> float | None:
+        """Return how much of the time those that compute for the training waited for a core."""
+        return self._others.waited_share()
+
     def loops(self) -> list[LoopTime]:
         """Return the loops inside a step; none where no update was seen, which tells the training loop."""
         return find_loops(self._counts, updates=self._updates) if self._updates else []
@@ -128,13 +132,14 @@ class LoopLines:
                 stack = stack_of(thread)
                 if not stack:
                     break
-                self._others.look(but=(thread, own))
+                self._others.look(thread, but=own)
                 self._taken += 1
                 chain = _user_lines(stack)
                 part = _WHERE[phase] or self._part(stack)
                 if chain and part is not None:
                     key = (part, chain)
                     self._counts[key] = self._counts.get(key, 0) + 1
+            self._others.end()
 
     def _part(self, stack: list[Frame]) -> str | None:
         """Return which part of the loop runs, by the order of lines where the stacks part."""

@@ -24,7 +24,7 @@ def _wait(inbox: queue.Queue[None]) -> None:
 
 
 def _look(busy: BusyThreads) -> None:
-    busy.look(but=(threading.get_ident(),))
+    busy.look(threading.get_ident(), but=0)
 
 
 def test_a_thread_that_works_is_named_and_one_that_waits_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,3 +72,29 @@ def test_a_short_time_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         stop.set()
         thread.join(timeout=600)
     assert short == []
+
+
+def test_what_a_thread_used_is_known_when_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, waited = [0.0], [2_000_000_000]
+    monkeypatch.setattr("torch_bottleneck.harness.lines.busy_threads.monotonic", lambda: now[0])
+    monkeypatch.setattr(
+        "torch_bottleneck.harness.lines.busy_threads.computing_waited_ns", lambda _training: waited[0]
+    )
+    stop, busy = threading.Event(), BusyThreads()
+    assert busy.waited_share() is None
+    thread = threading.Thread(target=_work, args=(stop,), daemon=True)
+    thread.start()
+    try:
+        began = time.process_time()
+        while time.process_time() < began + 3 * SHORTEST_SECONDS:
+            _look(busy)
+        busy.end()
+        assert busy.waited_share() is None, "no time has passed"
+        now[0], waited[0] = 1.0, 2_250_000_000
+        busy.end()
+    finally:
+        stop.set()
+        thread.join(timeout=600)
+    now[0] = 50.0
+    assert [item.site.function for item in busy.entries()] == ["_work"]
+    assert busy.waited_share() == 0.25
