@@ -319,7 +319,7 @@ class Recomputation(Analyzer):
             f"Recomputing activations in backward costs {ms(answer.saves_ms)} per step",
             answer=answer,
             evidence=evidence,
-            sites=_checkpoints(facts),
+            sites=_checkpoints(facts) or facts.lines_of("backward"),
             not_this="Not a waste where memory is short.",
             note=full is None or full >= _PLENTIFUL,
         )

@@ -70,18 +70,23 @@ def _spans(trace: Trace, rows: NDArray[np.int64], is_node: NDArray[np.bool_]) ->
     """Return, per node with forward operators in it, from the first of them to the end of the last.
 
     An operator counts for the innermost node around it: reentrant checkpointing runs a backward of its
-    own inside a node, after the recomputation.
+    own inside a node, after the recomputation. What goes by steps in a backward of the user's own does so
+    again and again: each such backward ends a span.
     """
-    found: dict[int, tuple[int, int]] = {}
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    inner: dict[int, int] = {}
+    """By node: those inside it so far."""
     opened: list[tuple[int, int]] = []
     columns = (rows, trace.ts_ns[rows], trace.end_of(rows), is_node)
     for row, begin, end, opens in zip(*(column.tolist() for column in columns), strict=True):
         while opened and opened[-1][1] <= begin:
             opened.pop()
         if opens:
+            if opened:
+                inner[opened[-1][0]] = inner.get(opened[-1][0], 0) + 1
             opened.append((row, end))
         elif opened:
-            node = opened[-1][0]
+            node = opened[-1][0], inner.get(opened[-1][0], 0)
             first, last = found.get(node, (begin, end))
             found[node] = (min(first, begin), max(last, end))
     return list(found.values())

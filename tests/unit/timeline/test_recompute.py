@@ -72,6 +72,18 @@ def test_reentrant_recomputation_ends_where_its_own_backward_begins() -> None:
     assert marked(writer, 500) == [False, True, False]
 
 
+def test_a_backward_of_the_user_s_own_recomputes_by_steps() -> None:
+    writer = TraceWriter()
+    writer.row("autograd::engine::evaluate_function: FlowBackward", "cpu_op", 100, 300, BACKWARD)
+    for begin in (110, 210):
+        writer.row("aten::linear", "cpu_op", begin, 20, BACKWARD)
+        writer.launch(begin + 5, 5, start=begin + 15, length=10, tid=BACKWARD)
+        writer.row(NODE, "cpu_op", begin + 30, 50, BACKWARD)
+        writer.row("aten::mm", "cpu_op", begin + 40, 20, BACKWARD)
+        writer.launch(begin + 45, 5, start=begin + 55, length=10, tid=BACKWARD)
+    assert marked(writer, 500) == [True, False, True, False]
+
+
 def test_what_no_backward_visits_is_told_from_what_it_does() -> None:
     writer = TraceWriter()
     writer.row("forward", "user_annotation", 0, 100)
