@@ -30,6 +30,7 @@ IDLE_SECONDS = 5.0
 Line = tuple[str, str, Position]
 """File, function, and the part of the source that runs. Without a file: `module.name` of a library's."""
 _ROWS = "torch.utils.data"
+_GIVES_A_ROW = ("__getitem__", "__getitems__", "__iter__", "__next__")
 _PASSED_OVER = {*sys.stdlib_module_names, __name__.partition(".")[0]}
 _NOWHERE: Position = (0, None, None, None)
 
@@ -119,8 +120,9 @@ def _names_in(file: str) -> dict[str, Any]:
 def rows_share(counts: dict[Line, int]) -> float | None:
     """Return the share of producing that handles rows one by one; None where nothing was sampled.
 
-    That is torch's part: its fetcher, its datasets, its collating. And the user's, where a line only reads
-    something by its index, or a function is entered. What a line calls is work.
+    That is torch's part: its fetcher, its datasets, its collating. And the user's in what gives one row,
+    where a line only reads something by its index, or the function is entered. What a line calls is work,
+    and an index in a function that is called for the row.
     """
     total = sum(counts.values())
     rows = sum(count for line, count in counts.items() if _handles_rows(line))
@@ -131,7 +133,7 @@ def _handles_rows(line: Line) -> bool:
     file, function, position = line
     if not file:
         return function.startswith("torch.")
-    return is_read_by_index(file, position)
+    return (function in _GIVES_A_ROW or function.startswith("<")) and is_read_by_index(file, position)
 
 
 def _user_line(stack: list[Frame]) -> Line | None:

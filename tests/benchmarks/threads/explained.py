@@ -352,6 +352,34 @@ EXPLAINED: dict[str, str] = {
         "cause, and FX205 answers them. FX510 is there, fifth, as it has no price. Mended since (FX339): "
         "first, 2.62 times at best, tried 1.54 times (1.44 to 1.66), with the line; by hand 1.48 times."
     ),
+    "G01": (
+        "Eight updates follow each round of the environment, whose Python is 1.09 of 4.43 ms per update and "
+        "has a price; that operators are at work for 59 % decides, and the fused optimizer promises as much."
+    ),
+    "G03": (
+        "Reading by an index counted as handling rows wherever it stood, here in a search for neighbours: "
+        "FX112 was promised what FX107 saves. Mended since: FX107 first, 31.9 of 43.1 ms."
+    ),
+    "G05": (
+        "A thread that asks a full queue again and again was a note, without a price. Mended since (BN908, "
+        "FX526): host-bound, its line, first, 61.9 of 77.8 ms; by hand 80.3 to 50.3."
+    ),
+    "G06": "Run beside other work. Alone: input-bound, missed nothing.",
+    "G08": "No entry: a loss over the matrix of all pairs, where rows of one would do. Its line is named.",
+    "G09": "The line and the call are first. Beside other work.",
+    "G10": (
+        "As G05; and what a thread used that had ended before the script was not known. Mended since: "
+        "host-bound, its line, FX526 first, 31.8 of 39.5 ms; by hand 33.7 to 25.1."
+    ),
+    "G11": (
+        "The loop over terms that are masked off is up to 13.4 ms of dispatch, second; page faults have a "
+        "figure (7.9 ms), dispatch a bound. FX510 names the loop and stands second."
+    ),
+    "G12": (
+        "All between the first and the last operator inside the user's own backward counted as recomputed, "
+        "its gradients too, and there was no line. Mended since: line 84, 35.7 of 45.0 ms."
+    ),
+    "G13": "No entry: an iteration on a wide matrix that the small square one allows. Its line is named.",
     "E13": (
         "FX101 is promised 6 % at best, where 5 % is allowed: the step makes its input for 7.5 of 116 ms."
     ),

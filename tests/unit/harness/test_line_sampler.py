@@ -83,6 +83,14 @@ def test_rows_are_what_torch_does_and_no_library_s_work() -> None:
     assert rows_share({}) is None
 
 
+def test_an_index_is_a_row_s_in_what_gives_the_row_and_work_in_what_is_called_for_it(tmp_path: Path) -> None:
+    file = tmp_path / "molecules.py"
+    file.write_text("gap = places[i] - places[j]\n")
+    at = (1, 1, 6, 15)
+    lines = [(str(file), function, at) for function in ("__getitem__", "<listcomp>", "pairs", "collate")]
+    assert [rows_share({line: 1}) for line in lines] == [1.0, 1.0, 0.0, 0.0]
+
+
 def test_a_line_that_workers_run_is_told_with_the_library_function_that_it_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
