@@ -685,8 +685,8 @@ with profiler.profile(schedule=few) as recorded:
     ),
     Fix(
         id="FX526",
-        title="Have the other thread wait, not ask again",
-        named="Have {call} wait, not ask again",
+        title="Have the other thread wait, or work elsewhere",
+        named="Have {call} wait, or work elsewhere",
         addresses=("BN908",),
         what_to_change="A thread of the program takes a core that the training needs. If it asks again and again"
         " whether it may go on, have it block: put() and get() of a queue with a size, Event.wait(), or at least"

@@ -28,7 +28,7 @@ def test_it_costs_what_was_waited_for_and_no_more_than_it_used(
     assert found.cost_ms == pytest.approx(costs)
     assert found.sites == (SITE,)
     (fix,) = match([found], {}, {}, known.true_ms)
-    assert (fix.fix, fix.title) == ("FX526", "Have `put()` wait, not ask again")
+    assert (fix.fix, fix.title) == ("FX526", "Have `put()` wait, or work elsewhere")
     assert fix.predicted_ms == pytest.approx(known.true_ms - costs)
     assert not fix.bound
 
