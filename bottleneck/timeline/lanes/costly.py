@@ -56,8 +56,10 @@ def costly_rows(
         calls = calls[~trace.named(name, calls) | np.isin(np.arange(len(calls)), with_it)]
     callees = {row: CALLS[trace.name_of(row)] for row in calls.tolist()}
     for call in seen:
-        name = call.callee or COSTLY_AT_TIMES[call.operator][0].callee
-        callees.update(dict.fromkeys(_those(trace, call, among).tolist(), name))
+        # Older runs do not say it: there was one way then to call each.
+        known = COSTLY_AT_TIMES.get(call.operator)
+        if name := call.callee or (known[0].callee if known else ""):
+            callees.update(dict.fromkeys(_those(trace, call, among).tolist(), name))
     calls = np.array(sorted(callees), dtype=np.intp)
     calls = calls[~trace.named(_RECORDED, calls) | (trace.sequence[calls] >= 0)]
     if not len(calls):

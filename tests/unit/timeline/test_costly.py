@@ -100,6 +100,7 @@ def test_of_an_operator_that_is_costly_at_times_those_calls_are_taken_that_are(t
     both = trace.rows(named="aten::argmax")
     assert calls["torch.argmax"].rows.tolist() == both[1::2].tolist()
     assert found(trace, seen("aten::argmax", 0, 2, of=3)) == {}, "the steps are not alike"
+    assert found(trace, seen("aten::sum", 0, of=1)) == {}, "nothing is known of it"
     assert len(found(trace, seen("aten::argmax", 0, 1, of=2))["torch.argmax"].rows) == 4
     assert found(trace) == {}
 
