@@ -51,6 +51,11 @@ def call_at(file: str, position: Position, namespace: dict[str, Any]) -> tuple[s
     node = _node_at(file, position)
     if node is None:
         return "", ""
+    for made in _expressions(file).get(("made", (node.lineno, node.col_offset)), []):
+        # A name is given: what it stood for is freed, which belongs to the library's call that made it.
+        called = _called(made.func, namespace) if isinstance(made, ast.Call) else ""
+        if isinstance(made, ast.Call) and called and not called.startswith("torch."):
+            node = made
     if not isinstance(node, ast.Call):
         text = ast.unparse(node)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -119,12 +124,17 @@ def _node_at(file: str, position: Position) -> ast.expr | None:
 
 @lru_cache(maxsize=64)
 def _expressions(file: str) -> dict[tuple[Any, Any], list[ast.expr | ast.For]]:
-    """Return the expressions and loops of a file by where they end, and by line; outer ones first."""
+    """Return the expressions and loops of a file by where they end, and by line; outer ones first.
+
+    And by where the name that is given to them begins.
+    """
     out: dict[tuple[Any, Any], list[ast.expr | ast.For]] = {}
     for node in ast.walk(tree_of(file)):
         if isinstance(node, (ast.expr, ast.For)):
             out.setdefault((node.end_lineno, node.end_col_offset), []).append(node)
             out.setdefault(("line", node.lineno), []).append(node)
+        if isinstance(node, ast.Assign) and isinstance(name := node.targets[0], ast.Name):
+            out.setdefault(("made", (name.lineno, name.col_offset)), []).append(node.value)
     return out
 
 

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import torch
 
 from torch_bottleneck.harness.lines.calls import call_at, is_read_by_index, name_of, place_of, position_of
 
@@ -88,6 +89,27 @@ def test_names_are_looked_up_where_the_frame_would(tmp_path: Path, text: str, ca
     found, called = call_at(str(path), (1, 1, 0, len(text)), space)
     assert found == call
     assert called.startswith(callee) if callee else not called
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("kept = copy.deepcopy(model)", "copy.deepcopy()"),
+        ("kept = text = json.dumps(history)", "json.dumps()"),
+        ("loss = torch.sum(x)", "loss = ..."),
+        ("loss = own(x)", "loss = ..."),
+        ("kept = copy.deepcopy(x) + 1", "kept = ..."),
+    ],
+)
+def test_what_is_freed_when_a_name_is_given_belongs_to_the_call_of_a_library_that_made_it(
+    tmp_path: Path, text: str, call: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"{text}\n")
+    own = eval("lambda n: n", {"__name__": "__main__"})
+    own.__module__ = "train_of_the_user"
+    space = {"copy": copy, "json": json, "torch": torch, "own": own}
+    assert call_at(str(path), (1, 1, 0, 4), space)[0] == call
 
 
 def test_a_loop_is_named_by_what_it_goes_over_and_not_by_its_last_call(tmp_path: Path) -> None:
