@@ -39,7 +39,7 @@ FIXES: tuple[Fix, ...] = (
         when=(given("compile.dynamic_sizes", "==", True, "a recompilation names a size that changed"),),
         conflicts=("FX408", "FX412"),
         what_if=WhatIf.NO_COMPILE,
-        basis="the compile time per step removed",
+        basis="compiled in the first steps only, and in force",
         may_break="Kernels for any size can be slower than kernels for one size; CUDA graphs are recorded"
         " per size.",
         code="""\
@@ -72,7 +72,7 @@ out = compiled(inputs)""",
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.NO_COMPILE,
         what_if_bound=True,
-        basis="the compile time per step removed, before the cost of the added padding",
+        basis="compiled in the first steps only, and in force, before the cost of the added padding",
         may_break="The padding is computed too: mask it in the loss. drop_last leaves samples out.",
         code="""\
 import torch.nn.functional as F
@@ -99,7 +99,7 @@ loader = DataLoader(dataset, batch_size=batch_size, drop_last=True)""",
         when=(given("compile.recompiles", ">", 0, "functions are compiled again"),),
         unless=(given("compile.dynamic_sizes", "==", True, "the recompilations come from sizes"),),
         what_if=WhatIf.NO_COMPILE,
-        basis="the compile time per step removed",
+        basis="compiled in the first steps only, and in force",
         code="""\
 import torch
 
@@ -128,7 +128,7 @@ for _ in range(3):
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.NO_COMPILE,
         what_if_bound=True,
-        basis="the compile time per step removed, before the cost of the eager parts",
+        basis="compiled in the first steps only, and in force, before the cost of the eager parts",
         may_break="No fusion across blocks.",
         code="""\
 for block in model.blocks:

@@ -306,7 +306,7 @@ CLASSES: dict[BottleneckClass, ClassEntry] = {
         questions=(WhatIf.COMM_OVERLAPPED,),
     ),
     BottleneckClass.COMPILE: ClassEntry(
-        meaning="the step waits for the compiler",
+        meaning="the step waits for the compiler, or runs what it gave up",
         parts=(Part.COMPILE,),
         questions=(WhatIf.NO_COMPILE,),
         told_by_baseline=True,

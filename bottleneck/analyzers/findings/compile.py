@@ -37,7 +37,7 @@ class RecompilesInSteadyState(Analyzer):
 
     What it costs you
         The mean step less the mean step without a compilation. Where the limit was reached and no
-        compiled code is left: the dispatch of forward and backward, as an upper bound.
+        compiled code is left: what the replay says of the model compiled.
 
     What it is not
         Not the compilation in the first steps, which fall into the warm-up and are not counted.
@@ -59,13 +59,11 @@ class RecompilesInSteadyState(Analyzer):
         with_compile, steps = _steps_compiled(facts)
         recompiles = facts.compile.recompiles if facts.compile is not None else []
         limit = facts.compile.limit_hit if facts.compile is not None else []
-        cost = answer.saves_ms if answer is not None else facts.timeline.part_ms(Part.COMPILE)
+        compiling = facts.timeline.part_ms(Part.COMPILE)
+        cost = answer.saves_ms if answer is not None else compiling
         if cost <= 0 and not recompiles and not limit:
             return
-        steady = with_compile > 0 or cost > 0
-        if cost <= 0 and limit:
-            # Code that dynamo gave up is dispatched operator by operator; compiled once, it would not be.
-            answer = facts.ask(WhatIf.COMPILED)
+        steady = with_compile > 0 or compiling > 0
         evidence = []
         if steps:
             evidence.append(
@@ -94,10 +92,12 @@ class RecompilesInSteadyState(Analyzer):
                 evidence.append(Evidence(text=f"to compile only once: {row.advice}", source="failed guards"))
         evidence += [Evidence(text=f"recompile limit reached: {text}", source="dynamo") for text in limit[:2]]
         sites: list[SourceSite | None] = [row.site for row in rows]
-        if cost > 0:
+        if compiling > 0:
             title = f"Compiling costs {ms(cost)} per step, in steady state"
         elif limit:
-            title = "The recompile limit was reached: some code now always runs eagerly"
+            at_best = "up to " if answer is not None and answer.bound else ""
+            costs = f": compiled, the step would be {at_best}{ms(cost)} shorter" if cost > 0 else ""
+            title = f"The recompile limit was reached, some code now always runs eagerly{costs}"
         else:
             count = sum(item.count for item in recompiles)
             title = f"{count} recompilation{'s' if count != 1 else ''} before the step time became stable"

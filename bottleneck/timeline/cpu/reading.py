@@ -213,10 +213,8 @@ class CpuReader:
 
     def questions(self) -> Iterator[Question]:
         """What operators and the compiler could do with less."""
-        found = self.facts.compile_facts
-        # What dynamo gave up at its limit runs eagerly, as if it had never been compiled.
-        compiled = found is not None and found.used and not found.limit_hit
-        compiled = compiled or (self.segments is not None and self.segments.regions_per_step > 0)
+        in_regions = self.segments is not None and self.segments.regions_per_step > 0
+        compiled = in_regions or (self.facts.compiled and not self.facts.given_up)
         return cpu_questions(self.replay.program, self.facts, self.amounts, compiled=compiled)
 
     def describe(self, timeline: Timeline, priced: Priced) -> Timeline:

@@ -6,7 +6,7 @@ In: a `Program`, what is known of the run. Out: `Question`s, each an edit and wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -199,3 +199,11 @@ def _ddp_questions(program: Program, facts: Facts) -> Iterator[Question]:
             once,
             f"replay with the collectives of one of {facts.micro_steps:.0f} backward passes",
         )
+
+
+def given_up_questions(questions: Sequence[Question], facts: Facts) -> Iterator[Question]:
+    """Ask for the step in which no code was given up at the recompile limit: it would run compiled."""
+    if facts.given_up and not any(question.name is WhatIf.NO_COMPILE for question in questions):
+        for question in questions:
+            if question.name is WhatIf.COMPILED:
+                yield replace(question, name=WhatIf.NO_COMPILE)

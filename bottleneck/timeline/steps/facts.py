@@ -144,6 +144,11 @@ class Facts:
         return self.compile_facts is not None and self.compile_facts.used
 
     @property
+    def given_up(self) -> bool:
+        """Some code reached the recompile limit: it runs eagerly, as if it had never been compiled."""
+        return self.compile_facts is not None and bool(self.compile_facts.limit_hit)
+
+    @property
     def evaluates(self) -> bool:
         """Every step runs a model without gradients, as part of the training."""
         if self.tree is not None and self.tree.evaluation_is_extra:

@@ -82,7 +82,7 @@ UNSEEN14 = (
     ),
     Thread(
         id="H05",
-        source="pytorch/pytorch#2176, #7313 (weight norm anew in each time step; kept by cached(): no figures)",
+        source="pytorch/pytorch#2176, #7313 (weight norm anew in each time step; cached(): no figures)",
         script="unseen14/tram_counts.py",
         machine="G",
         verdicts=(COMPUTE, LAUNCH, HOST),
@@ -104,7 +104,7 @@ UNSEEN14 = (
     ),
     Thread(
         id="H06",
-        source="kornia/kornia#3272 (focal loss by one-hot labels over all classes; gathered: up to 4x; merged)",
+        source="kornia/kornia#3272 (focal loss by one-hot labels; gathered: up to 4x; merged)",
         script="unseen14/street_scenes.py",
         machine="G",
         verdicts=(COMPUTE,),

@@ -92,13 +92,14 @@ def _compiled(
         return
     kernels = float(work.relaunched[reach.activities].sum()) / steps
     fused = f"{kernels:.0f} kernels, runs of element-wise ones fused into the longest"
-    if not known.facts.compiled or program.work[:, Work.SEAM].any():
+    compiled = known.facts.compiled and not (known.facts.given_up and not reach.compiled.any())
+    if not compiled or program.work[:, Work.SEAM].any():
         fused = f"one graph without breaks, {fused}"
 
     # Where the compiler met a wait and made a graph nevertheless, a CUDA graph cannot hold it; a wait in a
     # model that is not compiled yet may as well break the graph.
     waits = reach.events & (program.wait != NO_WAIT) & (program.kind != EventKind.ALLOCATOR)
-    doubtful = bool(waits.any()) and not known.facts.compiled
+    doubtful = bool(waits.any()) and not compiled
     at_best = ""
     if _gathers(program, work):
         # Parameters that are gathered module by module: the hooks that do it break the graph, the copies
@@ -125,16 +126,16 @@ def _compiled(
             spacing=np.where(reach.activities, min(1.0, _GRAPH_SPACING_NS / max(program.spacing, 1.0)), 1.0),
             work={Work.ALLOCATOR: 0.0} if pooled else {},
             drop_waits=frozenset([EventKind.ALLOCATOR]) if pooled else frozenset(),
-            drop_at=waits if known.facts.compiled else None,
+            drop_at=waits if compiled else None,
         ),
         f"replay with the model's forward and backward as graph launches ({fused}), for which the host "
         f"takes {ms(left_ms)} per step; loss, optimizer and everything else outside the model stay"
         + ("; its memory stays in the graphs' pool" if pooled else "")
         + at_best,
         bound=doubtful,
-        may_lose=not known.facts.compiled,
+        may_lose=not compiled,
     )
-    if not known.facts.compiled:
+    if not compiled:
         launched, left_ms = edit(graphs=False)
         yield Question(
             WhatIf.COMPILED,

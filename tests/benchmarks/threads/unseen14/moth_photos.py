@@ -17,7 +17,7 @@ PERIOD, DECAY, SPECIES = 8, 0.999, 200
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-class Bottleneck(nn.Module):
+class Block(nn.Module):
     def __init__(self, before, width, stride):
         super().__init__()
         self.narrow = nn.Conv2d(before, width, 1, bias=False)
@@ -42,7 +42,7 @@ class MothNet(nn.Module):
         blocks, before = [], WIDTH
         for k, depth in enumerate(depths):
             for i in range(depth):
-                blocks.append(Bottleneck(before, WIDTH << k, 2 if k and not i else 1))
+                blocks.append(Block(before, WIDTH << k, 2 if k and not i else 1))
                 before = 4 * (WIDTH << k)
         self.stem = nn.Sequential(
             nn.Conv2d(3, WIDTH, 7, 2, 3, bias=False),

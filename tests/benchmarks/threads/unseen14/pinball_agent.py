@@ -44,7 +44,7 @@ class Player(nn.Module):
 class Agent:
     def __init__(self):
         self.actor, self.q1, self.q2 = (Player().to(device) for _ in range(3))
-        self.slow1, self.slow2 = copy.deepcopy(self.q1), copy.deepcopy(self.q2)
+        self.late1, self.late2 = copy.deepcopy(self.q1), copy.deepcopy(self.q2)
         critics, fused = [*self.q1.parameters(), *self.q2.parameters()], device.type == "cuda"
         self.critic_optimizer = torch.optim.Adam(critics, lr=3e-4, fused=fused)
         self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=3e-4, fused=fused)
@@ -56,7 +56,7 @@ class Agent:
     def learn_values(self, now, moves, rewards, ends, after):
         with torch.no_grad():
             chances, logs = self.policy(after)
-            ahead = torch.min(self.slow1(after), self.slow2(after)) - ALPHA * logs
+            ahead = torch.min(self.late1(after), self.late2(after)) - ALPHA * logs
             target = rewards + (1 - ends) * GAMMA * (chances * ahead).sum(1)
         loss = sum(F.mse_loss(q(now).gather(1, moves)[:, 0], target) for q in (self.q1, self.q2))
         self.critic_optimizer.zero_grad(set_to_none=True)
@@ -76,8 +76,8 @@ class Agent:
 
     @torch.no_grad()
     def follow(self):
-        for q, slow in (self.q1, self.slow1), (self.q2, self.slow2):
-            torch._foreach_lerp_(list(slow.parameters()), list(q.parameters()), TAU)
+        for q, late in (self.q1, self.late1), (self.q2, self.late2):
+            torch._foreach_lerp_(list(late.parameters()), list(q.parameters()), TAU)
 
 
 def games(count):
