@@ -159,12 +159,12 @@ class GpuReader:
             edit = gradients_untouched(self.trace, self.replay.program, thread=self.steps.thread[1])
             told = priced.answers.edits.get(WhatIf.HOST_WORK_GONE)
             saves["extra"] = true_ms - priced.asker.step_ms(edit.and_also(told) if told is not None else edit)
-            ready = priced.answers.results.get(WhatIf.INPUT_READY)
-            if ready is not None:
-                saves["input"] = ready.saves_ms
+            if WhatIf.INPUT_READY in priced.answers.edits:
+                ready = priced.answers.results.get(WhatIf.INPUT_READY)
+                saves["input"] = ready.saves_ms if ready is not None else 0.0
         price = share_of(tree, saves, self._host_time_gone(priced) if usable else None)
         whole = code_tree(tree, true_ms=true_ms, price=price, loaders=self.facts.loaders)
-        extras = extra_nodes(tree, true_ms=true_ms, price=price)
+        extras = extra_nodes(tree, true_ms=true_ms, price=price, own_input=usable and "input" not in saves)
         loops = {"update_loop": tree.update_loop(), "loop_owner": tree.owner}
         return {"tree": whole, "extras": extras, **loops}
 

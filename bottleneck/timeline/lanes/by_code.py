@@ -89,7 +89,8 @@ def share_of(
     something of extra work: the one in which the host spends as much less outside of the phases
     (`without_ms` tells what the step saves then), all launches remaining, and the one without all that
     stands between backward and forward, but for the update, of which the branch has a share. Each leaves
-    something in, so the greater counts. Input has its share of the step with every batch ready.
+    something in, so the greater counts. Input has its share of the step with every batch ready; where the
+    steps fetch none and make it themselves, it has the price of the host's time.
     What a hook in the backward costs is not known, and copies to the device are no production. Calls
     in the forward that belong to extra work are not in its price.
     `saves_ms` is of each role of which the replay can tell it.
@@ -102,14 +103,18 @@ def share_of(
 
     def price(branch: Branch) -> tuple[float, bool] | None:
         role = branch.role
-        mine = ms_of(branch, role)
+        mine, whole_ms = ms_of(branch, role), whole.get(role, 0.0)
         elsewhere = branch.total_ms - branch.by_phase.get("forward", 0.0)
-        if whole.get(role, 0.0) <= 0 or mine < _ONE_CALL * elsewhere:
+        if mine < _ONE_CALL * elsewhere:
             return None
-        share_ms = saves_ms[role] * mine / whole[role]
-        if role == "extra" and without_ms is not None:
-            return max(share_ms, without_ms(mine)), True
-        return share_ms, True
+        if role == "input" and role not in saves_ms and without_ms is not None:
+            host_ms = without_ms(mine)
+            # Where the host waits for what it has launched, its time tells nothing.
+            return (host_ms, True) if host_ms >= _ONE_CALL * mine > 0 else None
+        if whole_ms <= 0:
+            return None
+        share_ms = saves_ms[role] * mine / whole_ms
+        return max(share_ms, without_ms(mine) if role == "extra" and without_ms is not None else 0.0), True
 
     return price
 
@@ -171,12 +176,17 @@ def _in_workers(wait: CodeNode, production: Production, true_ms: float) -> CodeN
     return msgspec.structs.replace(wait, children=children)
 
 
-def extra_nodes(tree: Tree, *, true_ms: float, price: Pricer) -> tuple[CodeNode, ...]:
-    """Return the extra work of the step, the most expensive first, each with what it consists of."""
+def extra_nodes(
+    tree: Tree, *, true_ms: float, price: Pricer, own_input: bool = False
+) -> tuple[CodeNode, ...]:
+    """Return the extra work of the step, the most expensive first, each with what it consists of.
+
+    `own_input` is of `Tree.extras`.
+    """
     left = [_MOST_NODES]
     return tuple(
         _node(branch, true_ms, price, left)
-        for branch in tree.extras()
+        for branch in tree.extras(own_input=own_input)
         if branch.total_ms >= _LEAST_SHARE * true_ms
     )
 

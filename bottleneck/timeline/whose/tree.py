@@ -71,6 +71,10 @@ class Branch:
             out[role] = out.get(role, 0.0) + ms
         return out
 
+    def is_mostly(self, role: Role) -> bool:
+        """Return whether nearly all of it has a role; False for one without samples."""
+        return 0 < _MOSTLY * self.total_ms <= self.by_role.get(role, 0.0)
+
     @property
     def by_phase(self) -> dict[str, float]:
         """Time per step by phase."""
@@ -164,18 +168,20 @@ class Tree:
     owner: str = ""
     """Library whose trainer the script calls, where that runs nearly all of the step."""
 
-    def extras(self) -> list[Branch]:
+    def extras(self, *, own_input: bool = False) -> list[Branch]:
         """Return the branches that are extra work as a whole, the longest first; none is inside another.
 
         Lines of one function that make the same call are one branch. A function of the user's that is called
         for nothing there is called for nothing in the forward, too: those calls belong to it.
+        With `own_input` what stands before the forward counts, too: for steps that fetch no batch.
         """
         found: dict[tuple[str, str, str], list[Branch]] = {}
         pending = self.root.branches()
         while pending:
             branch = pending.pop()
             frame = branch.frame
-            if self.is_extra(branch) and frame is not None:
+            extra = self.is_extra(branch) or (own_input and branch.is_mostly("input"))
+            if extra and frame is not None:
                 same = branch.call or str(frame.line)
                 found.setdefault((frame.file, frame.function, same), []).append(branch)
             else:
@@ -204,7 +210,7 @@ class Tree:
 
     def is_extra(self, branch: Branch) -> bool:
         """Return whether nearly all of a branch is extra work; False for one without samples."""
-        return 0 < _MOSTLY * branch.total_ms <= branch.by_role.get("extra", 0.0)
+        return branch.is_mostly("extra")
 
     def within(self, file: str, first: int, last: int) -> Branch:
         """Return all that runs in these lines of a file, as one branch."""

@@ -497,6 +497,30 @@ def test_on_a_gpu_input_costs_its_share_of_what_ready_batches_save_and_a_copy_ha
     assert share_of(tree, {"extra": 8.0})(of["make_0()"]) is None
 
 
+def test_where_no_step_fetches_a_batch_what_stands_before_the_forward_has_the_price_of_the_hosts_time() -> (
+    None
+):
+    tree = tree_of(Seen((at(12, "model.load_state_dict()"),), 20, "", "optimizer"))
+    call = next(branch for branch in tree.root.branches() if branch.call.startswith("model.load"))
+    assert (call.role, extras_of(tree)) == ("input", {})
+    assert next(branch.call for branch in tree.extras(own_input=True)) == call.call
+    asked = []
+
+    def without_ms(host_ms: float) -> float:
+        asked.append(host_ms)
+        return 0.9 * host_ms
+
+    assert share_of(tree, {"extra": 5.0}, without_ms)(call) == (pytest.approx(18.0), True)
+    assert asked == [pytest.approx(20.0)]
+    # The host waits there for what it has launched.
+    assert share_of(tree, {"extra": 5.0}, lambda host_ms: 0.1 * host_ms)(call) is None
+    assert share_of(tree, {"extra": 5.0, "input": 10.0}, without_ms)(call) == (
+        pytest.approx(10.0 * 20 / 25),
+        True,
+    )
+    assert share_of(tree, {})(call) is None
+
+
 def test_on_a_gpu_extra_work_costs_what_the_step_saves_without_its_host_time_where_that_is_more() -> None:
     tree = tree_of(Seen((at(30, "copy()"),), 40, "", "optimizer"))
     (copy,) = tree.extras()
