@@ -192,7 +192,8 @@ class NoOffloads(Patch):
 
 
 def _with_version(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-    return tensor, tensor._version
+    # Detached: a graph that holds its own output is never freed.
+    return tensor.detach(), tensor._version
 
 
 def _unchanged(saved: tuple[torch.Tensor, int]) -> torch.Tensor:
