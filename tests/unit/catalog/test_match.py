@@ -353,7 +353,7 @@ def test_activations_are_kept_where_some_are_moved_and_the_device_has_room(
     assert (first.fix == "FX341", "FX341" in ids(others)) == (found, False)
     if found:
         assert (first.predicted_ms, first.bound) == (70.0, False)
-        assert bool(first.unchecked) == (fits is None)
+        assert first.unknown == (() if fits else ("whether the device has room for what is moved",))
 
 
 def test_graph_breaks_go_before_cuda_graphs() -> None:

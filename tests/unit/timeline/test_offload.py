@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.timeline.gpu.offload import kept_on_device, offloaded
 from torch_bottleneck.timeline.lanes.program import Program, build_program
 from torch_bottleneck.timeline.lanes.replay import Replay
+from torch_bottleneck.timeline.steps.traced import find_steps
 from torch_bottleneck.timeline.trace.table import Trace
 
+from .readings import read as read_whole
 from .traces import BACKWARD, MAIN, TraceWriter
 
 NODE = "autograd::engine::evaluate_function: "
@@ -74,3 +77,15 @@ def test_without_it_the_host_neither_copies_nor_waits() -> None:
     before, after = replay.run().step_ns, replay.run(edit).step_ns
     assert before == pytest.approx(STEP_US * 1000, rel=0.02)
     assert before - after == pytest.approx(200_000, rel=0.05)
+
+
+def test_the_reading_asks_for_the_step_without_it_and_tells_its_bytes() -> None:
+    trace, _ = read()
+    found = read_whole(trace, find_steps(trace), true_ms=STEP_US / 1e3)
+    assert found.what_ifs[WhatIf.OFFLOADS_GONE].saves_ms == pytest.approx(0.2, rel=0.05)
+    assert not found.what_ifs[WhatIf.OFFLOADS_GONE].bound
+    assert found.context["copies.offloaded_bytes"] == 400
+    plain, _ = read(back=4)
+    without = read_whole(plain, find_steps(plain), true_ms=STEP_US / 1e3)
+    assert WhatIf.OFFLOADS_GONE not in without.what_ifs
+    assert "copies.offloaded_bytes" not in without.context
