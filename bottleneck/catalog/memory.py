@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..model.codes import WhatIf
 from ..model.fix import Fix, Risk, Shortens
-from .build import docs, given, paper, seen, source
+from .build import ON_GPU, docs, given, paper, seen, source
 
 _BYTES = "not predicted in time: the gain is memory"
 _UNDERSTAND = docs("torch_cuda_memory.html", "Understanding CUDA memory usage")
@@ -201,6 +201,38 @@ for block in model.blocks:
         verify="The step is shorter, and the peak still fits.",
         can_try=True,
         sources=(_CHECKPOINT,),
+    ),
+    Fix(
+        id="FX341",
+        title="Keep activations on the device",
+        addresses=("BN702", "BN701", "BN601"),
+        what_to_change="Hooks of saved tensors (save_on_cpu, activation_offloading=True of a trainer) move what"
+        " backward needs to the host and bring it back, and the step waits for these copies. The device's"
+        " memory would hold it: leave them out, or offload the largest activations only.",
+        when=(ON_GPU, given("copies.offloaded_fits", "==", True, "the device has room for what is moved")),
+        what_if=WhatIf.OFFLOADS_GONE,
+        only_answered=True,  # otherwise nothing is moved
+        basis="no activation is moved to the host and back",
+        may_break="Peak memory rises. A saved tensor that is then changed in place raises an error: its copy was"
+        " not.",
+        code="""\
+# was: with torch.autograd.graph.save_on_cpu(): outputs = model(inputs)
+outputs = model(inputs)""",
+        undo="Offload again.",
+        verify="The step is shorter, the copies are gone, and the peak still fits.",
+        can_try=True,
+        sources=(
+            docs(
+                "autograd.html#torch.autograd.graph.save_on_cpu",
+                "save_on_cpu",
+                "trades compute for GPU memory usage",
+            ),
+            source(
+                "https://github.com/pytorch/pytorch/pull/174436",
+                "Activations offloaded in pipeline stages",
+                "44.2 samples per second without, 29.2 with",
+            ),
+        ),
     ),
     Fix(
         id="FX217",

@@ -68,6 +68,7 @@ class WhatIf(str, Enum):
     COPIES_ASYNC = "copies-async"
     COPIES_GONE = "copies-gone"
     COPIES_KEPT = "copies-kept"
+    OFFLOADS_GONE = "offloads-gone"
     ONE_LAUNCH = "one-launch"
     DISPATCH_FREE = "dispatch-free"
     COMPILED = "compiled"
@@ -230,6 +231,7 @@ WHAT_IFS: dict[WhatIf, WhatIfEntry] = dict.fromkeys(WhatIf, WhatIfEntry()) | {
     WhatIf.ALLOCATOR_FREE: WhatIfEntry(by_fix=True),
     WhatIf.COPIES_ASYNC: WhatIfEntry(by_fix=True),
     WhatIf.COPIES_KEPT: WhatIfEntry(by_fix=True),
+    WhatIf.OFFLOADS_GONE: WhatIfEntry(by_fix=True),
     WhatIf.OPERATORS_ON_DEVICE: WhatIfEntry(by_fix=True),
     WhatIf.SEAMS_GONE: WhatIfEntry(by_fix=True),
     WhatIf.ONE_LAUNCH: WhatIfEntry(by_fix=True, changes="launches", holds_less=True),

@@ -113,7 +113,7 @@ class ExposedCopies(Analyzer):
 
     What to do
         Prefetch the next batch on a side stream; copy smaller dtypes (uint8 images) and convert on
-        the device; keep reused data on the device.
+        the device; keep reused data on the device, and activations where there is room for them.
 
     Source
         CUDA C++ best practices guide, "Asynchronous and overlapping transfers with computation".

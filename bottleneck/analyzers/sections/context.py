@@ -227,11 +227,16 @@ def _copied(run: Run, known: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     copied = run.copied
     if copied is None:
         return {}
-    out: dict[str, JsonValue] = {"copies.kept_share": copied.kept_bytes / copied.bytes}
+    fits = _fits(copied.held_bytes, known)
+    return {"copies.kept_share": copied.kept_bytes / copied.bytes, "copies.kept_fits": fits}
+
+
+def _fits(more_bytes: JsonValue, known: Mapping[str, JsonValue]) -> bool | None:
+    """Return whether the device would hold so much more at its peak; None where that is not known."""
     free, total = known.get("allocator.headroom_share"), known.get("device.total_bytes")
-    if isinstance(free, float) and isinstance(total, int):
-        out["copies.kept_fits"] = copied.held_bytes <= free * total
-    return out
+    if isinstance(free, float) and isinstance(total, int) and isinstance(more_bytes, int | float):
+        return more_bytes <= free * total
+    return None
 
 
 def build_context(
@@ -282,6 +287,7 @@ def build_context(
             out["compile.torchscript"] = torchscript
     out |= _loader(loaders) | _compile(compile_facts)
     out |= timeline.context
+    out["copies.offloaded_fits"] = _fits(out.get("copies.offloaded_bytes"), out)
     if "optimizer.of_torch" not in out or "dispatch.in_optimizer" not in out:
         # One of torch's own has a flag for it; the loop of one that a script brings it can mend.
         out["dispatch.in_optimizer"] = 0.0

@@ -50,6 +50,8 @@ CONTEXT_KEYS: dict[str, str] = {
     "copies.pageable_blocking": "bool: host-to-device copies from pageable memory block the host",
     "copies.kept_share": "float: of the bytes copied by .to() and .cuda(), those that stay on the host",
     "copies.kept_fits": "bool: all memory that these are read from fits on the device beside the rest",
+    "copies.offloaded_bytes": "float: bytes of activations moved to the host and back per step",
+    "copies.offloaded_fits": "bool: the device has room for them at the peak",
     "copies.h2d_ms": "float: host-to-device copy time per step",
     "sync.per_step": "float: synchronising calls per step (CPU runs: aten::_local_scalar_dense)",
     "sync.item_per_step": "float",

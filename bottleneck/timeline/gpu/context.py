@@ -15,14 +15,13 @@ from ...model.codes import IDLE_PARTS, Part
 from ...model.run import JsonValue
 from ..lanes.labels import Work
 from ..lanes.program import EventKind, Program
-from ..trace.dialect import FREE_CALL, MALLOC_CALL, Kind
+from ..trace.dialect import FREE_CALL, MALLOC_CALL, TO_DEVICE, Kind
 from ..trace.intervals import latest, within
 from ..trace.kernels import are_messages, classify
 from ..trace.table import Trace
 from .device_masks import DeviceWork
 
 _HIP = re.compile(r"^hip")
-_TO_DEVICE = re.compile("HtoD")
 _COPIES = re.compile(r"^aten::(copy_|_to_copy)$")
 _SIZED_BY_DATA = re.compile(
     r"^aten::(nonzero\w*|masked_select|_?unique\w*|repeat_interleave|bincount|argwhere)$"
@@ -74,7 +73,7 @@ def gpu_context(
         "step.idle_share": sum(parts[p] for p in IDLE_PARTS) / true_ms if true_ms else 0.0,
         "input.wait_share": parts[Part.INPUT] / true_ms if true_ms else 0.0,
         "copies.pageable_blocking": of_kind[EventKind.COPY] > 0,
-        "copies.h2d_ms": share(trace.named(_TO_DEVICE, activities)) * true_ms,
+        "copies.h2d_ms": share(trace.named(TO_DEVICE, activities)) * true_ms,
         "sync.per_step": _per_step(of_kind[EventKind.SYNC], program),
         "sync.item_per_step": _per_step(int(work.items.sum()), program),
         "sync.waits_for": waits_for(trace, program),
@@ -98,6 +97,10 @@ def gpu_context(
         "comm.exposed_share": parts[Part.COMMUNICATION] / true_ms if true_ms else 0.0,
     }
     context["allocator.empty_cache_per_step"] = _per_step(_emptied_cache(trace, program), program)
+    if work.offloaded.any():
+        # Each is copied twice.
+        moved = int(trace.bytes[activities[work.offloaded]].sum())
+        context["copies.offloaded_bytes"] = _per_step(moved // 2, program)
     if varying:
         context["step.varying_shapes"] = True
     if flavour != "unknown":
@@ -147,6 +150,6 @@ def waits_for(trace: Trace, program: Program) -> str:
     if trace.inside(rows, trace.rows(Kind.OP, named=_SIZED_BY_DATA)).mean() > _MOST:
         return "sizes"
     sent = np.zeros(len(program.kind), dtype=bool)
-    sent[program.event[trace.named(_TO_DEVICE, program.activity_row)]] = True
+    sent[program.event[trace.named(TO_DEVICE, program.activity_row)]] = True
     after_copy = sent[np.maximum(waits - 1, 0)] & trace.inside(rows, trace.rows(Kind.OP, named=_COPIES))
     return "copies" if after_copy.mean() > _MOST else "values"

@@ -62,3 +62,5 @@ class DeviceWork:
     """Copies to the host that a Python number was made of (`.item()`, `float()`, `if tensor`)."""
     recomputed: NDArray[np.bool_]
     """Forward work that backward repeats (activation checkpointing)."""
+    offloaded: NDArray[np.bool_]
+    """Copies of what backward needs, to the host and back."""

@@ -28,6 +28,7 @@ from ..trace.table import Trace
 from .compiler_reach import read_reach
 from .device_masks import ALIGNED_NUMBERS, DeviceWork
 from .fusion import fuse
+from .offload import offloaded
 
 _BMM = re.compile(r"^aten::(bmm|baddbmm)(_out)?$")
 _SOFTMAX = re.compile(r"^aten::(_softmax|softmax_backward|_softmax_backward_data|_masked_softmax)$")
@@ -231,6 +232,7 @@ def read_device_work(trace: Trace, program: Program) -> DeviceWork:
         optimizer=optimizer,
         items=launched_inside(trace, program, _ITEM),
         recomputed=recomputed(trace, program),
+        offloaded=offloaded(trace, program),
     )
 
 

@@ -58,7 +58,7 @@ def gradients_untouched(trace: Trace, program: Program, *, thread: int) -> Edit:
     rows = trace.outermost(rows)
     ends = trace.named("backward", rows[:-1]) & trace.named("optimizer", rows[1:])
     begin, end = trace.end_of(rows[:-1][ends]), trace.ts_ns[rows[1:][ends]]
-    return _without(trace, program, begin, end, of=trace.tid[program.row] == thread)
+    return without(trace, program, begin, end, of=trace.tid[program.row] == thread)
 
 
 def searches_gone(trace: Trace, program: Program) -> Edit | None:
@@ -74,11 +74,11 @@ def searches_gone(trace: Trace, program: Program) -> Edit | None:
     tried = np.flatnonzero((last >= 0) & (waits[last] > begin)) if len(waits) else last[:0]
     if not len(tried):
         return None
-    edit = _without(trace, program, begin[tried], waits[last[tried]], of=program.row >= 0)
+    edit = without(trace, program, begin[tried], waits[last[tried]], of=program.row >= 0)
     return edit.and_also(Edit(work={Work.ALLOCATOR: 0.0}, drop_waits=frozenset([EventKind.ALLOCATOR])))
 
 
-def _without(
+def without(
     trace: Trace, program: Program, begin: NDArray[np.int64], end: NDArray[np.int64], *, of: NDArray[np.bool_]
 ) -> Edit:
     """Take away what the host does in some stretches of time, with all that these events launch."""

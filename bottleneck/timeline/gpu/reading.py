@@ -44,6 +44,7 @@ from .context import gpu_context
 from .device_masks import DeviceWork
 from .device_work import kernel_rows, optimizer_seen, read_device_work
 from .edits import gradients_untouched, seams_gone, searches_gone
+from .offload import kept_on_device
 from .questions import gpu_questions
 from .questions.circumstances import Circumstances
 from .spans import read_spans
@@ -288,6 +289,7 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             ungraded=_ungraded(trace, program, facts),
             costly=_costly(trace, program, asked, facts.costly),
             searches=searches_gone(trace, program),
+            offloads=kept_on_device(trace, program, work.offloaded) if work.offloaded.any() else None,
             blocked_ns=_launch_calls(trace, program)
             if facts.run is not None and facts.run.launches_block
             else None,

@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from ..trace.dialect import COPY_CALL, STREAM_WAIT, Kind
+from ..trace.dialect import COPY_CALL, STREAM_WAIT, TO_HOST, Kind
 from ..trace.intervals import before, latest
 from ..trace.table import Trace
 
@@ -189,8 +189,7 @@ def find_waits(
             continue
         staged = end[e] - a.start[k] > max(20_000, 0.5 * (a.end[k] - a.start[k]))
         if a.end[k] <= end[e] + slack or staged:
-            name = trace.name_of(a.row[k])
-            to_host = "DtoH" in name or "DeviceToHost" in name
+            to_host = TO_HOST.search(trace.name_of(a.row[k]))
             wait[e], wait_end[e] = k, a.end[k]
             kind[e] = EventKind.SYNC if to_host else EventKind.COPY
     for e in np.flatnonzero((kind == EventKind.SYNC) | (kind == EventKind.ALLOCATOR)).tolist():

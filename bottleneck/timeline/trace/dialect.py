@@ -72,6 +72,8 @@ WAIT_CALL = re.compile(r"(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize")
 STREAM_WAIT = re.compile(r"^Stream Wait Event$")
 """A stream is told to wait for another one; told beside the host's call, which does not name the stream."""
 COPY_CALL = re.compile(r"^(cuda|hip|cu)Memcpy")
+TO_DEVICE = re.compile("HtoD|HostToDevice")
+TO_HOST = re.compile("DtoH|DeviceToHost")
 GRAPH_LAUNCH = re.compile(r"^(cuda|hip|cu)GraphLaunch")
 ALLOCATOR_CALL = re.compile(
     r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|FreeHost|MallocAsync|FreeAsync|HostRegister"

@@ -13,6 +13,7 @@ from unit.snapshots import MB, Training
 
 from torch_bottleneck.analyzers import find_all
 from torch_bottleneck.analyzers.findings.memory_failure import ResidentGrowth
+from torch_bottleneck.analyzers.sections.context import build_context
 from torch_bottleneck.analyzers.sections.memory_context import memory_context
 from torch_bottleneck.catalog.match import match
 from torch_bottleneck.cli.group import cli
@@ -26,6 +27,7 @@ from torch_bottleneck.model.run import Counters, HostFacts, JsonValue, Run, Step
 from torch_bottleneck.model.snapshot import NotedFailure
 from torch_bottleneck.reporters.markdown import render as markdown
 from torch_bottleneck.reporters.terminal import render as terminal
+from torch_bottleneck.timeline.result import Timeline
 
 from .facts import facts
 
@@ -308,3 +310,17 @@ def test_whether_the_whole_model_fits_on_each_rank_counts_all_ranks_of_a_machine
     assert memory_context(_grown(0), ())[key] is None, "nothing is sharded"
     summary = MemorySummary(peak_bytes=30, reserved_peak_bytes=40, capacity_bytes=100, composition=[])
     assert memory_context(_sharded(20), (summary,))[key] == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(("moved", "fits"), [(4 << 30, True), (6 << 30, False), (None, None)])
+def test_activations_on_the_host_fit_where_the_peak_leaves_as_much_free(
+    moved: int | None, fits: bool | None
+) -> None:
+    context: dict[str, JsonValue] = {"allocator.headroom_share": 0.5, "device.total_bytes": 10 << 30}
+    context |= {} if moved is None else {"copies.offloaded_bytes": float(moved)}
+    timeline = Timeline(
+        kind="gpu", true_ms=100.0, profiled_ms=110.0, steps=8, budget=(), what_ifs={}, context=context
+    )
+    step = facts().step
+    built = build_context(timeline=timeline, step=step, run=None, loaders=None, compile_facts=None)
+    assert built.get("copies.offloaded_fits") is fits

@@ -338,6 +338,24 @@ def test_what_needs_evidence_of_varying_shapes_is_silent_without_it() -> None:
     assert {"FX201", "FX202", "FX203"} <= set(ids(match([finding("BN201", 30.0)], varying, answers, 100.0)))
 
 
+@pytest.mark.parametrize(
+    ("fits", "moved", "found"),
+    [(True, True, True), (None, True, True), (False, True, False), (True, False, False)],
+)
+def test_activations_are_kept_where_some_are_moved_and_the_device_has_room(
+    fits: bool | None, moved: bool, found: bool
+) -> None:
+    context = {"device.kind": "cuda", "copies.h2d_ms": 5.0}
+    context |= {} if fits is None else {"copies.offloaded_fits": fits}
+    answers = answer(WhatIf.COPIES_GONE, 20.0, bound=True)
+    answers |= answer(WhatIf.OFFLOADS_GONE, 30.0) if moved else {}
+    first, *others = match([finding("BN702", 20.0)], context, answers, 100.0)
+    assert (first.fix == "FX341", "FX341" in ids(others)) == (found, False)
+    if found:
+        assert (first.predicted_ms, first.bound) == (70.0, False)
+        assert first.unknown == (() if fits else ("whether the device has room for what is moved",))
+
+
 def test_graph_breaks_go_before_cuda_graphs() -> None:
     context = {
         "device.kind": "cuda",

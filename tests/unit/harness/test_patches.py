@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -1002,6 +1003,62 @@ def test_what_is_checkpointed_is_computed_once(put_in: Callable[..., Patch], ree
     found = patch.check()
     assert found.state == "applied"
     assert found.evidence == "2 calls of checkpoint() kept their activations"
+
+
+def test_what_is_saved_stays_where_it_is_and_the_hooks_around_it_are_as_they_were(
+    put_in: Callable[..., Patch],
+) -> None:
+    saved: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor)
+        return tensor.clone()
+
+    x = torch.ones(3, requires_grad=True)
+    outs: list[torch.Tensor] = []
+    mine = torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept)
+    made_before = torch.autograd.graph.save_on_cpu()
+    made_before.pack_hook, made_before.unpack_hook = mine.pack_hook, mine.unpack_hook
+    patch = put_in("FX341")
+    for offloads in (made_before, torch.autograd.graph.save_on_cpu()):
+        with offloads:
+            outs.append(x.exp())
+    assert not saved
+    with mine, made_before:
+        outs.append(x.exp())
+        patch.uninstall()
+    assert patch.check().evidence == "saved tensors stayed where they were in 3 contexts of save_on_cpu()"
+    outs.append(x.exp())
+    assert not saved, "what was entered while it was on is left as it was entered"
+    for offloads in (mine, made_before):
+        with offloads:
+            outs.append(x.exp())
+    assert len(saved) == 2
+    assert "__enter__" not in vars(torch.autograd.graph.save_on_cpu)
+    torch.stack(outs).sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((3,), 6 * np.e))
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_saved_is_freed_with_its_graph_and_must_stay_as_it_was(put_in: Callable[..., Patch]) -> None:
+    put_in("FX341")
+    x = torch.ones(3, requires_grad=True)
+    offloads = torch.autograd.graph.save_on_cpu()
+    gc.disable()
+    try:
+        with offloads:
+            out = x.exp()
+        alive = weakref.ref(out)
+        del out
+        assert alive() is None
+    finally:
+        gc.enable()
+    with offloads:
+        out = x.exp()
+    loss = (out * 1).sum()
+    out.add_(1)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        loss.backward()
 
 
 # -- cheaper calls ---------------------------------------------------------------------------------

@@ -34,12 +34,13 @@ class TraceWriter:
         call: str = "cudaLaunchKernel",
         tid: str = MAIN,
         cat: str = "kernel",
+        **fields: int,
     ) -> None:
         """A launch call and the device work that it starts."""
         corr = self.next_correlation
         self.next_correlation += 1
         self.row(call, "cuda_runtime", ts, dur, tid, correlation=corr)
-        self.row(kernel, cat, start, length, str(stream), correlation=corr, stream=stream, device=0)
+        self.row(kernel, cat, start, length, str(stream), correlation=corr, stream=stream, device=0, **fields)
 
     def steps(self, edges: list[float]) -> None:
         for k, (begin, end) in enumerate(pairwise(edges)):

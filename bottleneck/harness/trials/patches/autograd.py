@@ -1,8 +1,8 @@
-"""Patches of what autograd is asked to do beside differentiating: look for NaN, cast, compute things twice.
+"""Patches of what autograd is asked to do beside differentiating: look for NaN, cast, move, compute twice.
 
 In: `torch.set_anomaly_enabled`, which all ways of detecting anomalies lead to; autocast; what a backward
-makes gradients for; the two ways in which `torch.utils.checkpoint` computes things twice. Out: the same
-training without.
+makes gradients for; `save_on_cpu`; the two ways in which `torch.utils.checkpoint` computes things twice. Out:
+the same training without.
 """
 
 from __future__ import annotations
@@ -167,6 +167,41 @@ class NoUnusedGradients(RootPatch):
         if self._narrowed:
             told.append(f"{plural(self._narrowed, 'backward')} asked only for gradients that are read")
         return ", ".join(told)
+
+
+class NoOffloads(Patch):
+    """What is saved for backward stays where it is."""
+
+    fix = "FX341"
+    live = True
+    for_ranks = True
+    settles = 3
+    says = ("saved tensors stayed where they were in {} of save_on_cpu()", "context")
+    nothing_to_do = "save_on_cpu() was not entered while training"
+
+    def install(self) -> None:
+        self.replaced.put(torch.autograd.graph.save_on_cpu, "__enter__", self._make)
+
+    def _make(self, _original: Callable[..., Any]) -> Callable[..., Any]:
+        def enter(_context: Any) -> None:
+            # Hooks all the same: its own `__exit__` takes off what was put on last.
+            torch.autograd.graph.saved_tensors_hooks(_with_version, _unchanged).__enter__()
+            self.acted_here()
+
+        return enter
+
+
+def _with_version(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    # Detached: a graph that holds its own output is never freed.
+    return tensor.detach(), tensor._version
+
+
+def _unchanged(saved: tuple[torch.Tensor, int]) -> torch.Tensor:
+    """Return a tensor that is as it was saved; where there are hooks, autograd does not look for itself."""
+    tensor, version = saved
+    if tensor._version != version:
+        raise RuntimeError("a tensor that backward needs was changed in place after save_on_cpu() had it")
+    return tensor
 
 
 class NoCheckpoints(Patch):

@@ -44,6 +44,8 @@ class Circumstances:
     activities of its calls, (m,)."""
     searches: Edit | None = None
     """Takes away that convolutions time their algorithms; None where none does."""
+    offloads: Edit | None = None
+    """Takes away that activations are moved to the host and back; None where none are."""
     blocked_ns: NDArray[np.float64] | None = None
     """Of each event, how long its launch took, (n,); None where launches do not wait for their kernels."""
     loop: LoopPrice | None = None

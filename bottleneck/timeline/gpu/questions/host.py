@@ -64,6 +64,12 @@ def copy_questions(program: Program, known: Circumstances) -> Iterator[Question]
             kept,
             "replay without the copies of memory that stays as it is on the host",
         )
+    if known.offloads is not None:
+        yield Question(
+            WhatIf.OFFLOADS_GONE,
+            known.offloads,
+            "replay without the copies of activations to the host and back, and without waiting for them",
+        )
 
 
 def _kept(program: Program, known: Circumstances) -> Edit | None:
