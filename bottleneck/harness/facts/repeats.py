@@ -13,7 +13,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -67,8 +67,13 @@ class Signature:
         return all(each() is not None for each in self.inputs)
 
 
-def signature_of(module: torch.nn.Module, args: Any, kwargs: Any) -> Signature | None:
-    """Return it, or None where an argument may hide a state of its own."""
+def signature_of(
+    module: torch.nn.Module, args: Any, kwargs: Any, parameters: Iterable[torch.Tensor] | None = None
+) -> Signature | None:
+    """Return it, or None where an argument may hide a state of its own.
+
+    `parameters` are the module's, where they are known: looking for them takes longer than all else.
+    """
     flat = list(_flat((args, kwargs)))
     if any(each is _OTHER for each in flat):
         return None
@@ -77,9 +82,10 @@ def signature_of(module: torch.nn.Module, args: Any, kwargs: Any) -> Signature |
         state = tuple(state_of(each) if isinstance(each, torch.Tensor) else each for each in flat)
     except RuntimeError:  # without an address: fake ones, and those inside vmap
         return None
-    parameters = tuple((id(p), p._version) for p in module.parameters())
+    those = module.parameters() if parameters is None else parameters
+    versions = tuple((id(p), p._version) for p in those)
     return Signature(
-        key=(id(module), module.training, parameters, state), inputs=tuple(map(weakref.ref, inputs))
+        key=(id(module), module.training, versions, state), inputs=tuple(map(weakref.ref, inputs))
     )
 
 

@@ -58,6 +58,8 @@ class CalledOnce(Patch):
     def install(self) -> None:
         self._known: defaultdict[int, dict[tuple[Any, ...], _Known]] = defaultdict(dict)
         """By module, and by what a call of it depends on."""
+        self._parameters: dict[int, tuple[torch.nn.Module, list[torch.nn.Parameter]]] = {}
+        """By module, as they were when it was called first in this pass. With it: its number is its own then."""
         self._repeating: set[int] = set()
         self._passes = 0
         self.replaced.put(torch.nn.Module, "__call__", self._make_call)
@@ -68,13 +70,17 @@ class CalledOnce(Patch):
 
     def uninstall(self) -> None:
         super().uninstall()
+        self._forget()
+
+    def _forget(self) -> None:
         self._known.clear()
+        self._parameters.clear()
 
     def _make_engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
             if kwargs.get("accumulate_grad"):
                 # It frees what was recorded with the outputs.
-                self._known.clear()
+                self._forget()
                 self._passes += 1
             elif len(args) > 1 and self._holds_graphs():
                 # `autograd.grad` would: another one may go through the same outputs.
@@ -88,7 +94,10 @@ class CalledOnce(Patch):
             looked_at = self._passes < _PASSES or id(module) in self._repeating
             if not looked_at or torch.compiler.is_compiling() or torch_private.in_backward():
                 return original(module, *args, **kwargs)
-            signature, graded = signature_of(module, args, kwargs), torch.is_grad_enabled()
+            if id(module) not in self._parameters:
+                self._parameters[id(module)] = module, list(module.parameters())
+            signature = signature_of(module, args, kwargs, self._parameters[id(module)][1])
+            graded = torch.is_grad_enabled()
             known = self._known[id(module)].get(signature.key) if signature is not None else None
             if known is not None and known.is_as_returned and known.graded >= graded:
                 self._repeating.add(id(module))
