@@ -42,7 +42,7 @@ class CostlyRows:
     callee: str
     rows: NDArray[np.intp]
     nodes: NDArray[np.intp]
-    """What the backward does for them."""
+    """What the backward does for them, in order of time, as `rows`."""
 
 
 def costly_rows(
@@ -79,7 +79,7 @@ def costly_rows(
     callee = np.array([callees[row] for row in calls.tolist()])
     of_node = np.where(within >= 0, callee[within], "")
     return [
-        CostlyRows(callee=name, rows=calls[callee == name], nodes=nodes[of_node == name])
+        CostlyRows(callee=name, rows=calls[callee == name], nodes=np.sort(nodes[of_node == name]))
         for name in np.unique(callee).tolist()
     ]
 

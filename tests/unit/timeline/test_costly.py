@@ -60,6 +60,8 @@ def test_a_call_is_found_once_with_all_that_the_backward_does_for_it(
     names = {trace.name_of(row) for row in calls.nodes.tolist()}
     assert all("evaluate_function: " in name for name in names)
     assert not any("SumBackward" in name or "AccumulateGrad" in name for name in names)
+    # The backward goes the other way: ranges are searched in order of time.
+    assert calls.nodes.tolist() == sorted(calls.nodes.tolist())
 
 
 def test_a_hook_on_gradients_hides_no_node(tmp_path: Path) -> None:
