@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ...model.flops import COSTLY_AT_TIMES
 from ...model.run import CostlyCalls
 from ..trace.dialect import Kind
-from ..trace.operators import NODE
+from ..trace.operators import NODE, WRITTEN
 from ..trace.table import NONE, Trace
 from .recompute import recorders
 
@@ -31,7 +31,7 @@ _ONLY_WITH = {"aten::_sparse_addmm": "aten::_indices"}
 """What an operator calls where there is a cheaper way: of sparse layouts, COO has such indices."""
 
 
-_RECORDED = ("aten::select", "aten::slice")
+_PARTS = ("aten::select", "aten::slice")
 """What costs in the backward alone, and what other operators call for parts of theirs."""
 
 
@@ -43,6 +43,8 @@ class CostlyRows:
     rows: NDArray[np.intp]
     nodes: NDArray[np.intp]
     """What the backward does for them, in order of time, as `rows`."""
+    gone: NDArray[np.intp]
+    """Those of both that the other way does not need, in order of time."""
 
 
 def costly_rows(
@@ -55,13 +57,17 @@ def costly_rows(
         with_it = trace.ranges(calls).around(trace.ts_ns[its], trace.tid[its])
         calls = calls[~trace.named(name, calls) | np.isin(np.arange(len(calls)), with_it)]
     callees = {row: CALLS[trace.name_of(row)] for row in calls.tolist()}
-    for call in seen:
+    which: dict[int, int] = {}
+    """Call -> the position of what was seen of it."""
+    for k, call in enumerate(seen):
         # Older runs do not say it: there was one way then to call each.
         known = COSTLY_AT_TIMES.get(call.operator)
         if name := call.callee or (known[0].callee if known else ""):
-            callees.update(dict.fromkeys(_those(trace, call, among).tolist(), name))
+            those = _those(trace, call, among).tolist()
+            callees.update(dict.fromkeys(those, name))
+            which.update(dict.fromkeys(those, k))
     calls = np.array(sorted(callees), dtype=np.intp)
-    calls = calls[~trace.named(_RECORDED, calls) | (trace.sequence[calls] >= 0)]
+    calls = calls[~trace.named(_PARTS, calls) | (trace.sequence[calls] >= 0)]
     if not len(calls):
         return []
     nodes = trace.rows(Kind.OP, named=NODE, among=among)
@@ -70,18 +76,59 @@ def costly_rows(
         return []
     made = recorders(trace)
     recorded = np.array([made.get(number, NONE) for number in trace.sequence[nodes].tolist()], dtype=np.intp)
+    written = trace.named(WRITTEN, nodes) & (recorded != NONE)
+    recorded[written] = _parts_written(trace, recorded[written], calls)
     in_order = np.argsort(recorded, kind="stable")[int((recorded == NONE).sum()) :]
     nodes, recorded = nodes[in_order], recorded[in_order]
     # A node is recorded inside a call, or by an operator that is this call and little else.
     within = trace.ranges(calls).around(trace.ts_ns[recorded], trace.tid[recorded])
     holder = trace.ranges(recorded).innermost(trace.ts_ns[calls], trace.tid[calls])
     within[holder[holder >= 0]] = np.flatnonzero(holder >= 0)
+    nodes, within = nodes[within >= 0], within[within >= 0]
+    nodes, within = nodes[np.argsort(nodes)], within[np.argsort(nodes)]
     callee = np.array([callees[row] for row in calls.tolist()])
-    of_node = np.where(within >= 0, callee[within], "")
+    of_seen = np.array([which.get(row, NONE) for row in calls.tolist()], dtype=np.intp)[within]
+    stays = np.zeros(len(nodes), dtype=bool)
+    for k, call in enumerate(seen):
+        its = np.flatnonzero(of_seen == k)
+        # What is put together of its parts was written anyway; what is taken apart gets one gradient of all.
+        if call.tensors and not trace.named(WRITTEN, nodes[its]).any():
+            each = len(call.places) // call.tensors
+            stays[its[each - 1 :: each]] = True
+    is_part = trace.named(_PARTS, calls)
     return [
-        CostlyRows(callee=name, rows=calls[callee == name], nodes=np.sort(nodes[of_node == name]))
+        CostlyRows(
+            callee=name,
+            rows=calls[callee == name],
+            nodes=nodes[callee[within] == name],
+            gone=np.sort(
+                np.concatenate([calls[(callee == name) & ~is_part], nodes[(callee[within] == name) & ~stays]])
+            ),
+        )
         for name in np.unique(callee).tolist()
     ]
+
+
+def _parts_written(trace: Trace, writes: NDArray[np.intp], calls: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return into which part each operator writes: the call right before it that took the part, or NONE.
+
+    A part of a part (`x[t, 2:5] = y`) is taken by several calls, one right after the other.
+    """
+    parts = trace.rows(Kind.OP, named=_PARTS)
+    parts = parts[trace.sequence[parts] >= 0]
+    if not len(parts):
+        return np.full(len(writes), NONE, dtype=np.intp)
+    # What records a node moves the number on by one.
+    numbers, thread = trace.sequence[parts], trace.tid[parts]
+    begins = np.ones(len(parts), dtype=bool)
+    begins[1:] = (np.diff(numbers) < 0) | (np.diff(numbers) > 1) | (thread[1:] != thread[:-1])
+    chain = np.cumsum(begins)
+    costly = np.maximum.accumulate(np.where(np.isin(parts, calls), np.arange(len(parts)), NONE))
+    at = np.searchsorted(trace.ts_ns[parts], trace.ts_ns[writes]) - 1
+    gap = trace.sequence[writes] - numbers[at]
+    found = (at >= 0) & (thread[at] == trace.tid[writes]) & (gap >= 0) & (gap <= 1)
+    found &= (costly[at] != NONE) & (chain[costly[at]] == chain[at])
+    return np.where(found, parts[costly[at]], NONE)
 
 
 def _those(trace: Trace, call: CostlyCalls, among: NDArray[np.bool_] | None) -> NDArray[np.intp]:
