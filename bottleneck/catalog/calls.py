@@ -265,7 +265,7 @@ choice = torch.searchsorted(reached, drawn).clamp(max=weights.shape[1] - 1)""",
     ),
     Fix(
         id="FX339",
-        title="Take a tensor apart, and put it together, with one call",
+        title="Take apart and put together with one call each",
         addresses=("BN321",),
         for_calls=("torch.select", "torch.narrow"),
         what_to_change="The gradient of x[:, t] is as large as all of x: zeros, but for one step. A loop over the"

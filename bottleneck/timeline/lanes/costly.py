@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ...model.flops import COSTLY_AT_TIMES
 from ...model.run import CostlyCalls
 from ..trace.dialect import Kind
+from ..trace.intervals import latest
 from ..trace.operators import NODE, WRITTEN
 from ..trace.table import NONE, Trace
 from .recompute import recorders
@@ -88,25 +89,30 @@ def costly_rows(
     nodes, within = nodes[np.argsort(nodes)], within[np.argsort(nodes)]
     callee = np.array([callees[row] for row in calls.tolist()])
     of_seen = np.array([which.get(row, NONE) for row in calls.tolist()], dtype=np.intp)[within]
-    stays = np.zeros(len(nodes), dtype=bool)
+    forward, stays = calls[~trace.named(_PARTS, calls)], _of_all_at_once(trace, nodes, of_seen, seen)
+    found = []
+    for name in np.unique(callee).tolist():
+        rows, its = calls[callee == name], callee[within] == name
+        gone = np.sort(np.concatenate([rows[np.isin(rows, forward)], nodes[its & ~stays]]))
+        found.append(CostlyRows(callee=name, rows=rows, nodes=nodes[its], gone=gone))
+    return found
+
+
+def _of_all_at_once(
+    trace: Trace, nodes: NDArray[np.intp], of_seen: NDArray[np.intp], seen: Sequence[CostlyCalls]
+) -> NDArray[np.bool_]:
+    """Return which nodes stand for the one gradient that a tensor has when it is taken apart at once, (n,).
+
+    `of_seen` (n,) are the positions in `seen` of what recorded them. What is put together of its parts has no
+    such gradient: there each part has its own.
+    """
+    out = np.zeros(len(nodes), dtype=bool)
     for k, call in enumerate(seen):
         its = np.flatnonzero(of_seen == k)
-        # What is put together of its parts was written anyway; what is taken apart gets one gradient of all.
         if call.tensors and not trace.named(WRITTEN, nodes[its]).any():
             each = len(call.places) // call.tensors
-            stays[its[each - 1 :: each]] = True
-    is_part = trace.named(_PARTS, calls)
-    return [
-        CostlyRows(
-            callee=name,
-            rows=calls[callee == name],
-            nodes=nodes[callee[within] == name],
-            gone=np.sort(
-                np.concatenate([calls[(callee == name) & ~is_part], nodes[(callee[within] == name) & ~stays]])
-            ),
-        )
-        for name in np.unique(callee).tolist()
-    ]
+            out[its[each - 1 :: each]] = True
+    return out
 
 
 def _parts_written(trace: Trace, writes: NDArray[np.intp], calls: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -124,7 +130,7 @@ def _parts_written(trace: Trace, writes: NDArray[np.intp], calls: NDArray[np.int
     begins[1:] = (np.diff(numbers) < 0) | (np.diff(numbers) > 1) | (thread[1:] != thread[:-1])
     chain = np.cumsum(begins)
     costly = np.maximum.accumulate(np.where(np.isin(parts, calls), np.arange(len(parts)), NONE))
-    at = np.searchsorted(trace.ts_ns[parts], trace.ts_ns[writes]) - 1
+    at = latest(trace.ts_ns[parts], trace.ts_ns[writes])
     gap = trace.sequence[writes] - numbers[at]
     found = (at >= 0) & (thread[at] == trace.tid[writes]) & (gap >= 0) & (gap <= 1)
     found &= (costly[at] != NONE) & (chain[costly[at]] == chain[at])

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..trace.dialect import Kind
-from ..trace.intervals import measure, which
+from ..trace.intervals import latest, measure, which
 from ..trace.operators import NODE, WRITTEN
 from ..trace.table import Trace
 from .calibrate import Calibration
@@ -113,7 +113,7 @@ def recorders(trace: Trace) -> dict[int, int]:
     written = np.unique(trace.sequence[nodes[trace.named(WRITTEN, nodes)]])
     if made and len(written):
         numbers = np.array(sorted(made), dtype=np.int64)
-        last = np.searchsorted(numbers, written, side="right") - 1
+        last = latest(numbers, written)
         known = last >= 0
         its = [made[number] for number in numbers[last[known]].tolist()]
         made.update(zip(written[known].tolist(), its, strict=True))
