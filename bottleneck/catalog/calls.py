@@ -265,23 +265,30 @@ choice = torch.searchsorted(reached, drawn).clamp(max=weights.shape[1] - 1)""",
     ),
     Fix(
         id="FX339",
-        title="Take all parts of a tensor with one call",
+        title="Take apart and put together with one call each",
         addresses=("BN321",),
         for_calls=("torch.select", "torch.narrow"),
         what_to_change="The gradient of x[:, t] is as large as all of x: zeros, but for one step. A loop over the"
         " steps fills and adds x up once for each. unbind gives all steps at once, and its gradient is one"
-        " stack. In place of slices side by side take chunk or split, whose gradient is one cat.",
+        " stack. In place of slices side by side take chunk or split, whose gradient is one cat. A loop that"
+        " writes x[:, t] = y copies the gradient of all of x for each: keep the steps in a list, read them there,"
+        " and stack them once.",
         what_if=WhatIf.CALL_GONE,
         bound_weight=_LITTLE_LEFT,
         basis="the step without these calls",
         risk=Risk.SAFE,
-        may_break="What unbind, chunk and split return must not be changed in place.",
+        may_break="What unbind, chunk and split return must not be changed in place. Steps that the loop does not"
+        " write belong into the list, too.",
         code="""\
+states = []
 for x in inputs.unbind(1):  # was: for t in range(T): x = inputs[:, t]
     hidden = cell(x, hidden)
+    states.append(hidden)  # was: states[:, t] = hidden
+states = torch.stack(states, 1)
 into, keep = gates.chunk(2, -1)  # was: gates[:, :size], gates[:, size:]""",
         undo="Index the tensor again.",
-        verify="No aten::select_backward or aten::slice_backward of these in the trace; the loss is the same.",
+        verify="No aten::select_backward, aten::slice_backward or CopySlices of these in the trace; the loss is the"
+        " same.",
         can_try=True,
         sources=(
             docs("generated/torch.unbind.html", "torch.unbind"),
@@ -289,6 +296,11 @@ into, keep = gates.chunk(2, -1)  # was: gates[:, :size], gates[:, size:]""",
                 "https://github.com/pytorch/pytorch/issues/1788", "Indexing in a loop: quadratic backward"
             ),
             source("https://github.com/pytorch/pytorch/issues/9701", "x[:, t] is slow in the backward"),
+            source(
+                "https://github.com/SynodicMonth/ChebyKAN/pull/6",
+                "Polynomials written degree by degree",
+                "the time halved without the loop and its clones",
+            ),
         ),
     ),
     Fix(

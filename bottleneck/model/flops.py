@@ -7,11 +7,12 @@ aten::linear and aten::matmul end in one of them.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from .run import CostlyCalls
@@ -245,25 +246,28 @@ def costly_calls(calls: Iterable[OperatorCall], *, on_gpu: bool) -> list[CostlyC
     for name, costly in ((name, each) for name, its in COSTLY_AT_TIMES.items() for each in its):
         mine = by_name[name] if costly.on_gpu or not on_gpu else []
         places = [place for place, call in enumerate(mine) if _applies(costly, call)]
+        seen = functools.partial(CostlyCalls, operator=name, callee=costly.callee, of=len(mine))
         if costly.of_one is not None:
             parts = {place: costly.of_one(mine[place]) for place in places}
-            apart = _taken_apart(parts.values())
-            places = [place for place, (whole, _) in parts.items() if whole in apart]
-        if places:
-            found.append(CostlyCalls(operator=name, callee=costly.callee, places=places, of=len(mine)))
+            found += [seen(places=its, tensors=tensors) for its, tensors in _taken_apart(parts)]
+        elif places:
+            found.append(seen(places=places))
     return found
 
 
-def _taken_apart(parts: Iterable[tuple[Hashable, tuple[int, int]]]) -> set[Hashable]:
-    """Return of what several parts are taken, none of which has anything of another."""
-    taken: dict[Hashable, set[tuple[int, int]]] = defaultdict(set)
-    for whole, part in parts:
-        taken[whole].add(part)
-    return {
-        whole
-        for whole, its in taken.items()
-        if len(its) > 1 and all(before[1] <= after[0] for before, after in pairwise(sorted(its)))
-    }
+def _taken_apart(
+    parts: Mapping[int, tuple[Hashable, tuple[int, int]]],
+) -> Iterator[tuple[list[int], int]]:
+    """Yield of each whole the places of its parts, if they are several, and none has anything of another.
+
+    And of how many tensors of this shape they are: as many as have the part that is taken least.
+    """
+    taken: dict[Hashable, dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
+    for place, (whole, part) in parts.items():
+        taken[whole][part].append(place)
+    for its in taken.values():
+        if len(its) > 1 and all(before[1] <= after[0] for before, after in pairwise(sorted(its))):
+            yield sorted(chain.from_iterable(its.values())), min(map(len, its.values()))
 
 
 def _applies(costly: CostlyAtTimes, call: OperatorCall) -> bool:

@@ -519,6 +519,8 @@ class CostlyCalls(_Record, frozen=True, kw_only=True):
     """Which of the operator's calls in the step they are, from 0."""
     of: int
     """How many calls it has there."""
+    tensors: int = 0
+    """Of parts: from how many tensors, all of one shape, they are taken; 0: not known."""
 
 
 class FlopCount(_Record, frozen=True, kw_only=True):

@@ -64,6 +64,8 @@ class Division:
     """Category of every segment; None without a trace."""
     work_ns: NDArray[np.float64] | None = None
     """The part of each segment that is not fixed cost."""
+    dur_ns: NDArray[np.float64] | None = None
+    """What each segment takes, fixed cost and all, on a machine of its own."""
     scale: float | None = None
     """Mean factor on the inflated categories that brings them to the true step."""
     factors: NDArray[np.float64] | None = None
@@ -177,17 +179,18 @@ def split(
         ms=typical.reshape(len(segments.phases), width) / 1e6,
         work=work,
         work_ns=work_ns,
+        dur_ns=dur,
     )
 
 
 def unprofiled_ms(trace: Trace, segments: Segments, division: Division, rows: NDArray[np.intp]) -> float:
     """Return what these rows and all that they call take in the median step, without the profiler, ms."""
-    if division.work is None or division.work_ns is None:
+    if division.work is None or division.work_ns is None or division.dur_ns is None:
         return 0.0
     factors = division.factors if division.factors is not None else np.ones_like(division.ms)
     covered = np.flatnonzero(segments.row != NONE)
     mine = covered[trace.inside(segments.row[covered], rows)]
-    phase, work, dur = segments.phase[mine], division.work[mine], segments.dur_ns[mine]
+    phase, work, dur = segments.phase[mine], division.work[mine], division.dur_ns[mine]
     amount = np.where(np.isin(work, TENSOR_WORK), division.work_ns[mine], dur)
     dispatch = np.asarray([dispatch_of(name) for name in segments.phases])[phase]
     scaled = amount * factors[phase, work] + np.maximum(dur - amount, 0.0) * factors[phase, dispatch]

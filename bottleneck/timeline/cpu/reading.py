@@ -462,8 +462,7 @@ def _costly(
     """Return the operator with the most time of those that have a cheaper way, and its ms per step."""
 
     def spent_ms(calls: CostlyRows) -> float:
-        rows = np.sort(np.concatenate([calls.rows, calls.nodes]))
-        return unprofiled_ms(trace, segments, division, rows)
+        return unprofiled_ms(trace, segments, division, calls.gone)
 
     found = costly_rows(trace, among=segments.holds(trace), seen=facts.costly)
     most = max(found, key=spent_ms, default=None)

@@ -315,10 +315,7 @@ def _costly(
 ) -> tuple[CostlyCall, NDArray[np.bool_]] | None:
     """Return the operator that the device works longest for of those that have a cheaper way."""
     launched = program.row[program.event]
-    found = [
-        (calls, trace.inside(launched, calls.rows) | trace.inside(launched, calls.nodes))
-        for calls in costly_rows(trace, seen=seen)
-    ]
+    found = [(calls, trace.inside(launched, calls.gone)) for calls in costly_rows(trace, seen=seen)]
     if not found:
         return None
     most, mask = max(found, key=lambda each: float(program.duration[each[1]].sum()))

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from ...model.flops import COSTLY_AT_TIMES
 from ...model.run import CostlyCalls
 from ..trace.dialect import Kind
-from ..trace.operators import NODE
+from ..trace.intervals import latest
+from ..trace.operators import NODE, WRITTEN
 from ..trace.table import NONE, Trace
 from .recompute import recorders
 
@@ -31,7 +32,7 @@ _ONLY_WITH = {"aten::_sparse_addmm": "aten::_indices"}
 """What an operator calls where there is a cheaper way: of sparse layouts, COO has such indices."""
 
 
-_RECORDED = ("aten::select", "aten::slice")
+_PARTS = ("aten::select", "aten::slice")
 """What costs in the backward alone, and what other operators call for parts of theirs."""
 
 
@@ -43,6 +44,8 @@ class CostlyRows:
     rows: NDArray[np.intp]
     nodes: NDArray[np.intp]
     """What the backward does for them, in order of time, as `rows`."""
+    gone: NDArray[np.intp]
+    """Those of both that the other way does not need, in order of time."""
 
 
 def costly_rows(
@@ -55,13 +58,17 @@ def costly_rows(
         with_it = trace.ranges(calls).around(trace.ts_ns[its], trace.tid[its])
         calls = calls[~trace.named(name, calls) | np.isin(np.arange(len(calls)), with_it)]
     callees = {row: CALLS[trace.name_of(row)] for row in calls.tolist()}
-    for call in seen:
+    which: dict[int, int] = {}
+    """Call -> the position of what was seen of it."""
+    for k, call in enumerate(seen):
         # Older runs do not say it: there was one way then to call each.
         known = COSTLY_AT_TIMES.get(call.operator)
         if name := call.callee or (known[0].callee if known else ""):
-            callees.update(dict.fromkeys(_those(trace, call, among).tolist(), name))
+            those = _those(trace, call, among).tolist()
+            callees.update(dict.fromkeys(those, name))
+            which.update(dict.fromkeys(those, k))
     calls = np.array(sorted(callees), dtype=np.intp)
-    calls = calls[~trace.named(_RECORDED, calls) | (trace.sequence[calls] >= 0)]
+    calls = calls[~trace.named(_PARTS, calls) | (trace.sequence[calls] >= 0)]
     if not len(calls):
         return []
     nodes = trace.rows(Kind.OP, named=NODE, among=among)
@@ -70,18 +77,64 @@ def costly_rows(
         return []
     made = recorders(trace)
     recorded = np.array([made.get(number, NONE) for number in trace.sequence[nodes].tolist()], dtype=np.intp)
+    written = trace.named(WRITTEN, nodes) & (recorded != NONE)
+    recorded[written] = _parts_written(trace, recorded[written], calls)
     in_order = np.argsort(recorded, kind="stable")[int((recorded == NONE).sum()) :]
     nodes, recorded = nodes[in_order], recorded[in_order]
     # A node is recorded inside a call, or by an operator that is this call and little else.
     within = trace.ranges(calls).around(trace.ts_ns[recorded], trace.tid[recorded])
     holder = trace.ranges(recorded).innermost(trace.ts_ns[calls], trace.tid[calls])
     within[holder[holder >= 0]] = np.flatnonzero(holder >= 0)
+    nodes, within = nodes[within >= 0], within[within >= 0]
+    nodes, within = nodes[np.argsort(nodes)], within[np.argsort(nodes)]
     callee = np.array([callees[row] for row in calls.tolist()])
-    of_node = np.where(within >= 0, callee[within], "")
-    return [
-        CostlyRows(callee=name, rows=calls[callee == name], nodes=np.sort(nodes[of_node == name]))
-        for name in np.unique(callee).tolist()
-    ]
+    of_seen = np.array([which.get(row, NONE) for row in calls.tolist()], dtype=np.intp)[within]
+    forward, stays = calls[~trace.named(_PARTS, calls)], _of_all_at_once(trace, nodes, of_seen, seen)
+    found = []
+    for name in np.unique(callee).tolist():
+        rows, its = calls[callee == name], callee[within] == name
+        gone = np.sort(np.concatenate([rows[np.isin(rows, forward)], nodes[its & ~stays]]))
+        found.append(CostlyRows(callee=name, rows=rows, nodes=nodes[its], gone=gone))
+    return found
+
+
+def _of_all_at_once(
+    trace: Trace, nodes: NDArray[np.intp], of_seen: NDArray[np.intp], seen: Sequence[CostlyCalls]
+) -> NDArray[np.bool_]:
+    """Return which nodes stand for the one gradient that a tensor has when it is taken apart at once, (n,).
+
+    `of_seen` (n,) are the positions in `seen` of what recorded them. What is put together of its parts has no
+    such gradient: there each part has its own.
+    """
+    out = np.zeros(len(nodes), dtype=bool)
+    for k, call in enumerate(seen):
+        its = np.flatnonzero(of_seen == k)
+        if call.tensors and not trace.named(WRITTEN, nodes[its]).any():
+            each = len(call.places) // call.tensors
+            out[its[each - 1 :: each]] = True
+    return out
+
+
+def _parts_written(trace: Trace, writes: NDArray[np.intp], calls: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return into which part each operator writes: the call right before it that took the part, or NONE.
+
+    A part of a part (`x[t, 2:5] = y`) is taken by several calls, one right after the other.
+    """
+    parts = trace.rows(Kind.OP, named=_PARTS)
+    parts = parts[trace.sequence[parts] >= 0]
+    if not len(parts):
+        return np.full(len(writes), NONE, dtype=np.intp)
+    # What records a node moves the number on by one.
+    numbers, thread = trace.sequence[parts], trace.tid[parts]
+    begins = np.ones(len(parts), dtype=bool)
+    begins[1:] = (np.diff(numbers) < 0) | (np.diff(numbers) > 1) | (thread[1:] != thread[:-1])
+    chain = np.cumsum(begins)
+    costly = np.maximum.accumulate(np.where(np.isin(parts, calls), np.arange(len(parts)), NONE))
+    at = latest(trace.ts_ns[parts], trace.ts_ns[writes])
+    gap = trace.sequence[writes] - numbers[at]
+    found = (at >= 0) & (thread[at] == trace.tid[writes]) & (gap >= 0) & (gap <= 1)
+    found &= (costly[at] != NONE) & (chain[costly[at]] == chain[at])
+    return np.where(found, parts[costly[at]], NONE)
 
 
 def _those(trace: Trace, call: CostlyCalls, among: NDArray[np.bool_] | None) -> NDArray[np.intp]:

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..trace.dialect import Kind
-from ..trace.intervals import measure, which
-from ..trace.operators import NODE
+from ..trace.intervals import latest, measure, which
+from ..trace.operators import NODE, WRITTEN
 from ..trace.table import Trace
 from .calibrate import Calibration
 from .program import Program
@@ -98,7 +98,11 @@ def forward_work(trace: Trace, program: Program, *, phase: str = "forward") -> N
 
 
 def recorders(trace: Trace) -> dict[int, int]:
-    """Return the operator that recorded each node that the backward visits, by its number."""
+    """Return the operator that recorded each node that the backward visits, by its number.
+
+    What writes into a part of a tensor records a node for its own gradient, which has its number, and behind
+    that one for the gradient of all of the tensor.
+    """
     ops = trace.rows(Kind.OP)
     ops = ops[trace.sequence[ops] >= 0]
     is_node = trace.named(NODE, ops)
@@ -106,6 +110,13 @@ def recorders(trace: Trace) -> dict[int, int]:
     others = others[~trace.inside(others, nodes)]
     # What records nothing has the number of the next that does, so the last of one number is it.
     made = dict(zip(trace.sequence[others].tolist(), others.tolist(), strict=True))
+    written = np.unique(trace.sequence[nodes[trace.named(WRITTEN, nodes)]])
+    if made and len(written):
+        numbers = np.array(sorted(made), dtype=np.int64)
+        last = latest(numbers, written)
+        known = last >= 0
+        its = [made[number] for number in numbers[last[known]].tolist()]
+        made.update(zip(written[known].tolist(), its, strict=True))
     return {number: made[number] for number in set(trace.sequence[nodes].tolist()) & made.keys()}
 
 

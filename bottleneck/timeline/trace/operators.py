@@ -14,6 +14,8 @@ from enum import IntEnum
 
 NODE = re.compile(r"^autograd::engine::evaluate_function: ")
 """A node of the graph that a backward goes through."""
+WRITTEN = "autograd::engine::evaluate_function: torch::autograd::CopySlices"
+"""One that makes the gradient of all of a tensor of which a part was written in place."""
 FILL = "aten::fill_"
 NEW_MEMORY = re.compile(r"^aten::(empty|new_empty|resize_)")
 """Operators that make a tensor, or its memory larger, and write nothing: a fill inside is determinism's."""

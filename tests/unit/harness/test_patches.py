@@ -1277,6 +1277,28 @@ def test_parts_of_a_tensor_and_their_gradients_are_those_of_indexing(put_in: Cal
     assert patch.count == 10
 
 
+def test_parts_that_are_read_between_writes_are_those_of_indexing(put_in: Callable[..., Patch]) -> None:
+    leaf = torch.randn(2, 5, requires_grad=True)
+
+    def polynomials() -> list[torch.Tensor]:
+        values = torch.ones(2, 5, 4)
+        values[..., 1] = leaf
+        for k in (2, 3):
+            values[..., k] = 2 * leaf * values[..., k - 1].clone() - values[..., k - 2].clone()
+        rows = leaf * 2.0
+        held = rows[0].exp()
+        rows[1] = held
+        rows[0] += rows[1]
+        (values.square().sum() + (rows[0] * rows[1]).sum()).backward()
+        found, leaf.grad = [values.detach(), rows.detach(), leaf.grad], None
+        return found
+
+    theirs = polynomials()
+    patch = put_in("FX339")
+    torch.testing.assert_close(polynomials(), theirs, rtol=0.0, atol=0.0)
+    assert patch.count == 1, "rows[0], before anything was written"
+
+
 def test_dot_products_are_those_of_bmm_and_einsum(put_in: Callable[..., Patch]) -> None:
     a, b = (torch.randn(2, 3, 5, requires_grad=True) for _ in range(2))
     rows, columns = a[0, :, None], b[0, :, :, None]

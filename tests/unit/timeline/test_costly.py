@@ -36,8 +36,8 @@ def found(trace: Trace, *seen: CostlyCalls) -> dict[str, CostlyRows]:
     return {each.callee: each for each in costly_rows(trace, seen=seen)}
 
 
-def seen(operator: str, *places: int, of: int) -> CostlyCalls:
-    return CostlyCalls(operator=operator, places=list(places), of=of)
+def seen(operator: str, *places: int, of: int, tensors: int = 0) -> CostlyCalls:
+    return CostlyCalls(operator=operator, places=list(places), of=of, tensors=tensors)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +123,48 @@ def test_parts_are_those_that_the_script_takes_itself_with_the_gradients_that_th
         "autograd::engine::evaluate_function: SelectBackward0"
     ] * 4
     assert len(calls.rows) == 4
+
+
+SELECTED = "autograd::engine::evaluate_function: SelectBackward0"
+WRITTEN = "autograd::engine::evaluate_function: torch::autograd::CopySlices"
+
+
+def test_parts_that_are_written_have_the_gradients_of_all_of_the_tensor(tmp_path: Path) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        values = torch.ones(50, 3, 4)
+        values[..., 1] = x
+        for k in (2, 3):
+            values[..., k] = 2 * x * values[..., k - 1].clone() - values[..., k - 2].clone()
+        # One write into what is no part, and one into a part of another tensor.
+        other = x * 2.0
+        other.view(-1).mul_(2.0)
+        other[:25] = 0.0
+        return values + other.sum()
+
+    trace = traced(step, tmp_path)
+    # The backward selects, too.
+    of = len(trace.rows(named="aten::select")) // 2
+    calls = found(trace, seen("aten::select", *range(7), of=of, tensors=1), seen("aten::slice", 0, of=1))
+    its = calls["torch.select"]
+    names = [trace.name_of(row) for row in its.nodes.tolist()]
+    assert (names.count(SELECTED), names.count(WRITTEN), len(names)) == (2 * 4, 2 * 3, 14)
+    assert its.nodes.tolist() == sorted(its.nodes.tolist())
+    assert its.gone.tolist() == its.nodes.tolist(), "a stack writes all once, too, and no gradient of all"
+    assert [trace.name_of(row) for row in calls["torch.narrow"].nodes.tolist()] == [WRITTEN] * 2
+    assert "torch.narrow" not in found(trace, seen("aten::select", *range(7), of=of))
+
+
+def test_of_what_is_taken_apart_one_gradient_of_all_stays(tmp_path: Path) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2.0
+        return sum(y[:, t] for t in range(3)) + y[:25].sum() + y[25:].sum()  # type: ignore[return-value]
+
+    trace = traced(step, tmp_path)
+    per_step = len(trace.rows(named="aten::select")) // 2
+    calls = found(trace, seen("aten::select", *range(per_step), of=per_step, tensors=per_step // 3))
+    its = calls["torch.select"]
+    assert (len(its.rows), len(its.nodes), len(its.gone)) == (6, 6, 4)
+    assert set(its.gone.tolist()) < set(its.nodes.tolist())
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from torch_bottleneck.timeline.cpu.division import split, unprofiled_ms
 from torch_bottleneck.timeline.cpu.segments import read_segments
 from torch_bottleneck.timeline.cpu.steady import steady_ns
 from torch_bottleneck.timeline.trace.operators import OpClass, classify
@@ -53,6 +54,16 @@ def test_time_slices_lost_at_changing_places_vanish():
     quiet = total_ms(*segments_of(*many_ops(6)))
     busy = total_ms(*segments_of(*many_ops(6, lost_us=8000.0)))
     assert busy == pytest.approx(quiet, rel=0.02)
+
+
+def test_what_single_steps_lose_is_in_no_price():
+    def price(lost_us: float) -> float:
+        trace, segments = segments_of(*many_ops(6, lost_us=lost_us))
+        division = split(segments, dispatch_ns=None, steady=steady_ns(trace, segments))
+        return unprofiled_ms(trace, segments, division, trace.rows(named="aten::add"))
+
+    assert price(8000.0) == pytest.approx(price(0.0), rel=0.02)
+    assert price(0.0) > 0.05
 
 
 def test_python_that_takes_long_at_one_place_of_every_step_stays_as_long():

@@ -300,8 +300,16 @@ def _summed(equation: Any, a: torch.Tensor, b: torch.Tensor) -> Callable[[], Any
     return lambda: (a * b).permute([left.index(name) for name in order]).sum(summed)
 
 
+_PARTS_WRITTEN = "CopySlices"
+"""Autograd's name for what a tensor is that was written into in parts."""
+
+
 class PartsAtOnce(OtherWay):
-    """`x[:, t]` is one of all that `unbind` gives: their gradient is one stack."""
+    """`x[:, t]` is one of all that `unbind` gives: their gradient is one stack.
+
+    A tensor that is written into, part by part, is left alone: after each write it would be taken apart anew,
+    and what was taken before must see the write.
+    """
 
     fix = "FX339"
     says = ("taken by one unbind in {}", "call")
@@ -337,6 +345,8 @@ class PartsAtOnce(OtherWay):
         if type(x) is not torch.Tensor or not (x.requires_grad and torch.is_grad_enabled()):
             return None
         if not (axis < x.dim() and -x.shape[axis] <= keys[-1] < x.shape[axis]):
+            return None
+        if type(x.grad_fn).__name__ == _PARTS_WRITTEN:
             return None
         return functools.partial(self._part, x, axis, keys[-1])
 
