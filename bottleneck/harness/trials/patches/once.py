@@ -59,7 +59,7 @@ class CalledOnce(Patch):
         self._known: defaultdict[int, dict[tuple[Any, ...], _Known]] = defaultdict(dict)
         """By module, and by what a call of it depends on."""
         self._parameters: dict[int, tuple[torch.nn.Module, list[torch.nn.Parameter]]] = {}
-        """By module, as they were at its first call of this pass; with it, so that its number stays its own."""
+        """By module, as they were at its first call of this pass; kept with it, so that no other has its id."""
         self._repeating: set[int] = set()
         self._passes = 0
         self.replaced.put(torch.nn.Module, "__call__", self._make_call)
