@@ -381,8 +381,8 @@ EXPLAINED: dict[str, str] = {
     ),
     "G13": "No entry: an iteration on a wide matrix that the small square one allows. Its line is named.",
     "H02": (
-        "FX524 has the copy to the device gone with the conversion before it; its bytes are still to be copied. "
-        "FX103, tried in the run, is first and brings more than the thread's cure: 2.35x."
+        "FX524 has the copy to the device gone with the conversion before it; its bytes are still to be "
+        "copied. FX103, tried in the run, is first and brings more than the thread's cure: 2.35x."
     ),
     "H03": (
         "The line and the call are right; that copies to the host wait for the device is left in the price."
@@ -406,8 +406,8 @@ EXPLAINED: dict[str, str] = {
         "first, 15.2 of 40.9 ms (12.1 measured)."
     ),
     "H11": (
-        "Parts that are written in a loop had no price. Mended since: FX339 first, with its line, at best 34.6 "
-        "of 73.8 ms (28.5 measured)."
+        "Parts that are written in a loop had no price. Mended since: FX339 first, with its line, at best "
+        "34.6 of 73.8 ms (28.5 measured)."
     ),
     "E13": (
         "FX101 is promised 6 % at best, where 5 % is allowed: the step makes its input for 7.5 of 116 ms."

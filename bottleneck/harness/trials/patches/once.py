@@ -59,7 +59,7 @@ class CalledOnce(Patch):
         self._known: defaultdict[int, dict[tuple[Any, ...], _Known]] = defaultdict(dict)
         """By module, and by what a call of it depends on."""
         self._parameters: dict[int, tuple[torch.nn.Module, list[torch.nn.Parameter]]] = {}
-        """By module, as they were at its first call of this pass; kept with it, so that no other has its id."""
+        """By module, as they were at its first call of this pass; kept with it: no other has its id then."""
         self._repeating: set[int] = set()
         self._passes = 0
         self.replaced.put(torch.nn.Module, "__call__", self._make_call)
