@@ -13,8 +13,9 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import median_low
 from typing import Any, Final
 
 import torch
@@ -123,18 +124,35 @@ class _Call:
     """Frames below it."""
     random: tuple[bytes, ...]
     start_ns: int
+    looked_ns: int
+    """What looking had taken until then."""
     untrained: bool
     """None of the module's parameters needs a gradient."""
     within: list[_Repeat] = field(default_factory=list)
     """Repeated calls inside it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Repeat:
     name: str
     ns: int
     graded: bool
     site: SourceSite | None
+    alike_ns: list[int]
+    """Of all calls with this input, the first included."""
+
+
+def _as_usual(repeats: Sequence[_Repeat]) -> Counter[bool]:
+    """Let what was held up take what the median call with the same input did.
+
+    Returns by how much such calls took longer, with and without gradients, ns.
+    """
+    longer_ns: Counter[bool] = Counter()
+    for each in repeats:
+        usual_ns = min(each.ns, median_low(each.alike_ns))
+        longer_ns[each.graded] += each.ns - usual_ns
+        each.ns = usual_ns
+    return longer_ns
 
 
 class RepeatWatch:
@@ -145,10 +163,12 @@ class RepeatWatch:
         self._on = False
         self._thread = 0
         self._stack: list[_Call] = []
-        self._seen: dict[tuple[Any, ...], tuple[Signature, bool]] = {}
-        """Each call, and whether its output could stand for one that needs gradients."""
+        self._seen: dict[tuple[Any, ...], tuple[Signature, bool, list[int]]] = {}
+        """Each call, whether its output could stand for one that needs gradients, and what its like took."""
         self._total_ns = self._graded_ns = self._untrained_ns = self._fed_ns = 0
         self._repeats: list[_Repeat] = []
+        self._looked_ns = 0
+        """Looking at the calls inside a call is no time of its own."""
 
     def begin(self) -> None:
         """Look at calls from now on."""
@@ -170,6 +190,7 @@ class RepeatWatch:
         self._stack.clear()
         if not (whole and self._total_ns):
             return None
+        longer_ns = _as_usual(self._repeats)
         lines: Counter[SourceSite] = Counter()
         for each in self._repeats:
             if each.site is not None:
@@ -181,8 +202,9 @@ class RepeatWatch:
         return RepeatFacts(
             calls=len(self._repeats),
             module=names.most_common(1)[0][0] if names else "",
-            share=sum(each.ns for each in self._repeats) / self._total_ns,
-            graded_share=sum(each.ns for each in self._repeats if each.graded) / max(1, self._graded_ns),
+            share=sum(each.ns for each in self._repeats) / (self._total_ns - sum(longer_ns.values())),
+            graded_share=sum(each.ns for each in self._repeats if each.graded)
+            / max(1, self._graded_ns - longer_ns[True]),
             sites=[
                 SiteTime(site=site, phase="repeated", count=calls[site], total_ms=ns / 1e6)
                 for site, ns in lines.most_common()
@@ -196,7 +218,7 @@ class RepeatWatch:
     def _make_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
             # What was recorded is freed by it.
-            self._seen = {key: (signature, False) for key, (signature, _) in self._seen.items()}
+            self._seen = {key: (signature, False, ns) for key, (signature, _, ns) in self._seen.items()}
             return original(*args, **kwargs)
 
         return backward
@@ -207,8 +229,11 @@ class RepeatWatch:
             self._drop_failed(depth)
             try:
                 _wait_for_device()
-                untrained = is_untrained(module)
-                self._stack.append(_Call(depth, random_state(), perf_counter_ns(), untrained))
+                since_ns = perf_counter_ns()
+                untrained, random = is_untrained(module), random_state()
+                start_ns = perf_counter_ns()
+                self._looked_ns += start_ns - since_ns
+                self._stack.append(_Call(depth, random, start_ns, self._looked_ns, untrained))
             except Exception:  # a stream that is being captured may not be waited for
                 self._on = False
 
@@ -229,9 +254,13 @@ class RepeatWatch:
 
     def _ended(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         _wait_for_device()
-        call = self._stack.pop()
-        ns, graded = perf_counter_ns() - call.start_ns, torch.is_grad_enabled()
-        found = call.within
+        call, end_ns = self._stack.pop(), perf_counter_ns()
+        ns = end_ns - call.start_ns - (self._looked_ns - call.looked_ns)
+        self._note(call, ns, module, args, kwargs)
+        self._looked_ns += perf_counter_ns() - end_ns
+
+    def _note(self, call: _Call, ns: int, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        found, graded = call.within, torch.is_grad_enabled()
         if call.untrained and not (self._stack and self._stack[-1].untrained):
             self._untrained_ns += ns
             given = [each for each in _flat((args, kwargs)) if isinstance(each, torch.Tensor)]
@@ -240,9 +269,10 @@ class RepeatWatch:
         if signature is not None:
             before = self._seen.get(signature.key)
             if before is not None and before[0].is_alive and before[1] >= graded:
-                found = [_Repeat(type(module).__name__, ns, graded, user_site())]
+                before[2].append(ns)
+                found = [_Repeat(type(module).__name__, ns, graded, user_site(), before[2])]
             else:
-                self._seen[signature.key] = signature, graded
+                self._seen[signature.key] = signature, graded, [ns]
         if self._stack:
             self._stack[-1].within += found
         else:

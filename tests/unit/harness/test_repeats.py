@@ -66,6 +66,67 @@ def test_a_part_that_is_called_twice_with_the_same_input_is_counted_once_with_it
     assert (site.site.file, site.site.function, site.count) == (__file__, "forward", 1)
 
 
+class Clock:
+    """Stands still but for what is added."""
+
+    now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+class Takes(nn.Module):
+    """Takes some time, in each call that of the list."""
+
+    def __init__(self, clock: Clock, *took_ns: int) -> None:
+        super().__init__()
+        self.clock, self.took_ns = clock, list(took_ns)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.clock.now_ns += self.took_ns.pop(0)
+        return x + 1
+
+
+def test_a_call_that_is_held_up_counts_as_the_others_with_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "perf_counter_ns", clock := Clock())
+    often, x = Takes(clock, 120, 100, 7000, 100, 110), torch.randn(2)
+    rest = Takes(clock, 1500)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.often, self.rest = often, rest
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.rest(sum(self.often(x) for _ in range(5)))
+
+    found = seen(lambda: Model()(x))
+    assert found.calls == 4
+    # 120 for the first, 100, 110, 100 and 110 for those that repeat it, of which one took 7000.
+    assert found.share == pytest.approx(420 / (120 + 420 + 1500))
+    assert found.graded_share == found.share
+
+
+def test_looking_at_the_calls_inside_a_call_is_no_time_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "perf_counter_ns", clock := Clock())
+
+    def looked_up(*args: object) -> object:
+        clock.now_ns += 1000
+        return repeats_signature(*args)
+
+    repeats_signature = repeats.signature_of
+    monkeypatch.setattr(repeats, "signature_of", looked_up)
+    again, x = nn.Sequential(Takes(clock, 10, 10), Takes(clock, 10, 10)), torch.randn(2)
+    model = nn.Sequential(Takes(clock, 60))
+
+    def step() -> None:
+        again(x)
+        again(x)
+        model(x)
+
+    assert seen(step).share == pytest.approx(20 / 100)
+
+
 def test_a_metric_that_runs_the_model_again_has_no_backward() -> None:
     model, x = nn.Linear(8, 2), torch.randn(4, 8)
 
