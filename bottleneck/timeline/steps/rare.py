@@ -283,13 +283,29 @@ def ordinary_steps(steps: Steps, rare: RareWork) -> Steps:
     )
 
 
+def _both(usual: CodeNode, rare: CodeNode, every: float) -> CodeNode:
+    """Return a line that costs something in each step, and more in one of so many, per step."""
+    others = 1.0 - 1.0 / every
+    more = max(usual, rare, key=lambda node: node.ms)
+    return msgspec.structs.replace(
+        more,
+        ms=others * usual.ms + rare.ms,
+        share=others * usual.share + rare.share,
+        price_ms=others * (usual.price_ms or 0.0) + (rare.price_ms or 0.0),
+        bound=usual.bound or rare.bound,
+        samples=usual.samples + rare.samples,
+    )
+
+
 def with_rare(timeline: Timeline, rare: RareWork, *, nodes: Sequence[CodeNode] = ()) -> Timeline:
     """Put the rare work's price back: a timeline of ordinary steps becomes one of the mean step.
 
-    `nodes` are the lines that it consists of, priced; those that every step runs are known already.
+    `nodes` are the lines that it consists of, priced.
     """
-    known = {node.site for node in timeline.extras}
-    extras = (*timeline.extras, *(node for node in nodes if node.site not in known))
+    extras = {node.site: node for node in timeline.extras}
+    for node in nodes:
+        usual = extras.get(node.site)
+        extras[node.site] = node if usual is None else _both(usual, node, rare.every)
     true_ms = timeline.true_ms + rare.ms
     host = timeline.part_ms(Part.HOST) + rare.ms
     detail = f"{ms(rare.ms)} of it {rare.what} in one of {rare.every:.0f} steps"
@@ -340,7 +356,7 @@ def with_rare(timeline: Timeline, rare: RareWork, *, nodes: Sequence[CodeNode] =
         budget=budget,
         what_ifs=what_ifs,
         spans=tuple(sorted((*timeline.spans, span), key=lambda item: -item.exposed_ms)),
-        extras=tuple(sorted(extras, key=lambda node: -(node.price_ms or 0.0))),
+        extras=tuple(sorted(extras.values(), key=lambda node: -(node.price_ms or 0.0))),
         kernels=tuple(msgspec.structs.replace(row, share=row.ms / true_ms) for row in timeline.kernels),
         context=context,
         after={

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
@@ -207,7 +209,23 @@ def test_the_collector_in_rare_work_is_priced_as_such_and_its_line_goes_along():
     assert whole.extras[0] == line
     assert whole.what_ifs[WhatIf.GC_FREE].saves_ms == pytest.approx(2.8, rel=0.02)
     assert whole.context["gc.ms_per_step"] == pytest.approx(2.8, rel=0.02)
-    assert with_rare(whole, basis.rare, nodes=[line]).extras == whole.extras, "each line once"
+
+
+def test_a_line_that_each_step_runs_too_costs_both() -> None:
+    basis = find_basis(run_of(every(10, 30.0)), None, given_ms=None)
+    assert basis.rare is not None
+    trace, steps = training(4, after=100.0)
+    ordinary = read(trace, steps, true_ms=basis.ordinary_ms, run=basis.run, kept=basis.kept)
+    log = CodeNode(
+        name="log()", role="extra", ms=1.0, share=0.1, price_ms=1.0, bound=True, file="a.py", line=9
+    )
+    write = msgspec.structs.replace(log, ms=3.0, share=0.3, price_ms=3.0, bound=False, samples=7)
+    other = msgspec.structs.replace(write, name="write()", line=12, price_ms=3.5)
+    whole = with_rare(replace(ordinary, extras=(log,)), basis.rare, nodes=[write, other])
+    both = whole.extras[0]
+    assert [node.line for node in whole.extras] == [9, 12]
+    assert (both.ms, both.price_ms) == (pytest.approx(3.0 + 0.9 * 1.0), pytest.approx(3.0 + 0.9 * 1.0))
+    assert (both.bound, both.samples) == (True, 7)
 
 
 def test_traced_steps_that_hold_the_rare_work_are_not_read():
