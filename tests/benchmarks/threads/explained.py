@@ -182,9 +182,9 @@ EXPLAINED: dict[str, str] = {
         "are the second suggestion."
     ),
     "T05": (
-        "Verdict, line and fix are right. glibc's malloc maps blocks anew from a size on that grows with what "
-        "has been freed. The names in the tool's modules let a table of Python's grow once more, from 0.96 to "
-        "1.9 MB, and this script's arrays lie between: 24 ms a step by itself, 12 with the tool."
+        "Verdict, line and fix are right. glibc's malloc maps blocks anew from a size on that grows with "
+        "what has been freed. The names in the tool's modules let a table of Python's grow once more, from "
+        "0.96 to 1.9 MB, and this script's arrays lie between: 24 ms a step by itself, 12 with the tool."
     ),
     "Y02": (
         "The copies to the host are named as what they are in this program, extra work in the step, with "
