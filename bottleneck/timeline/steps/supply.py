@@ -322,7 +322,8 @@ def _on_cores(
     now = supply.worker_cores
     if not cores or not now or now >= cores or not supply.core_wait_ms:
         return None
-    worked_ms = supply.production_ms - supply.core_wait_ms
+    # A worker for which the step waits is never idle: beside what it makes it sends, too.
+    worked_ms = max(supply.production_ms, supply.workers * true_ms) - supply.core_wait_ms
     step = max(rest_ms, worked_ms / min(supply.workers, cores))
     return WhatIfResult(
         question=WhatIf.WORKERS_ON_CORES,
