@@ -35,7 +35,6 @@ def offloaded(trace: Trace, program: Program) -> NDArray[np.bool_]:
     nodes = trace.rows(Kind.OP, named=_NODE)
     if not len(copies) or not len(nodes):
         return out
-    made = np.sort(np.asarray(list(recorders(trace).values()), dtype=np.intp))
     rows, launched = program.activity_row[copies], program.row[program.event[copies]]
 
     def saved(operators: NDArray[np.intp], direction: re.Pattern[str]) -> list[tuple[int, int] | None]:
@@ -46,7 +45,11 @@ def offloaded(trace: Trace, program: Program) -> NDArray[np.bool_]:
         keys = zip(number.tolist(), trace.bytes[rows].tolist(), strict=True)
         return [key if is_meant else None for key, is_meant in zip(keys, meant.tolist(), strict=True)]
 
-    there, back = saved(made, TO_HOST), saved(nodes, TO_DEVICE)
+    back = saved(nodes, TO_DEVICE)
+    if not any(back):
+        return out
+    made = np.sort(np.asarray(list(recorders(trace).values()), dtype=np.intp))
+    there = saved(made, TO_HOST)
     both = (set(there) & set(back)) - {None}
     out[copies] = [one in both or other in both for one, other in zip(there, back, strict=True)]
     return out
