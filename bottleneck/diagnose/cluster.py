@@ -42,6 +42,8 @@ def spread(
             elif future.status == "error":
                 error = future.exception()
                 yield None if isinstance(error, KilledWorker) else given_up(f"the worker failed: {error}")
+            elif future.status == "lost":  # with its worker, which died when it was done
+                yield None
             future.release()
 
         futures = {client.submit(task, pure=False): number for number, task in tasks.items()}
