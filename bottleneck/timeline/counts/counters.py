@@ -21,14 +21,13 @@ from ...model.counters import Counter, StepCounters
 from ...model.run import CompileFacts, Run
 from ...model.words import shorten
 from ..steps.traced import Steps
-from ..trace.dialect import DEVICE_KINDS, HOST_CALL_KINDS, Kind, is_launch
+from ..trace.dialect import DEVICE_KINDS, HOST_CALL_KINDS, TO_DEVICE, TO_HOST, Kind, is_launch
 from ..trace.kernels import is_collective
 from ..trace.operators import OpClass, classify
 from ..trace.table import NONE, Trace
 from .run import count_run
 from .syncs import debugged_sites, sync_rows, sync_sites
 
-_HOST_DEVICE = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost")
 _COLLECTIVE_OP = re.compile(
     r"^c10d::(?!barrier|monitored_barrier|send|recv)|^_c10d_functional::(?!wait_tensor|_wrap)"
 )
@@ -103,7 +102,7 @@ def _by_name(trace: Trace, rows: NDArray[np.intp], step: NDArray[np.int64], coun
 def _on_device(trace: Trace, place: _Steps) -> dict[str, Counter]:
     rows, step = trace.activities, place.of_device
     device_kind = trace.kind[rows]
-    copy = (device_kind == Kind.MEMCPY) & trace.named(_HOST_DEVICE, rows)
+    copy = (device_kind == Kind.MEMCPY) & (trace.named(TO_DEVICE, rows) | trace.named(TO_HOST, rows))
     sent = (device_kind == Kind.KERNEL) & trace.named(is_collective, rows)
     calls = trace.rows(*HOST_CALL_KINDS, named=is_launch)
     values = {

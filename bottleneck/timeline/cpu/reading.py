@@ -214,7 +214,7 @@ class CpuReader:
     def questions(self) -> Iterator[Question]:
         """What operators and the compiler could do with less."""
         in_regions = self.segments is not None and self.segments.regions_per_step > 0
-        compiled = in_regions or (self.facts.compiled and not self.facts.given_up)
+        compiled = in_regions or self.facts.in_force(regions=in_regions)
         return cpu_questions(self.replay.program, self.facts, self.amounts, compiled=compiled)
 
     def describe(self, timeline: Timeline, priced: Priced) -> Timeline:

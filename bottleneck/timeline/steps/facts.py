@@ -126,7 +126,7 @@ class Facts:
         return [
             loop
             for loop in loops
-            if not tree.is_extra(tree.within(loop.site.file, loop.site.line, loop.last_line))
+            if not tree.within(loop.site.file, loop.site.line, loop.last_line).is_mostly("extra")
         ]
 
     def updates_one_by_one(self, launches: float) -> bool:
@@ -147,6 +147,10 @@ class Facts:
     def given_up(self) -> bool:
         """Some code reached the recompile limit: it runs eagerly, as if it had never been compiled."""
         return self.compile_facts is not None and bool(self.compile_facts.limit_hit)
+
+    def in_force(self, *, regions: bool) -> bool:
+        """What is compiled runs so; with `regions` the trace shows some that does, whatever was given up."""
+        return self.compiled and (regions or not self.given_up)
 
     @property
     def evaluates(self) -> bool:

@@ -302,10 +302,11 @@ def with_rare(timeline: Timeline, rare: RareWork, *, nodes: Sequence[CodeNode] =
 
     `nodes` are the lines that it consists of, priced.
     """
-    extras = {node.site: node for node in timeline.extras}
+    # Of one line several calls may be known.
+    extras = {(node.site, node.call): node for node in timeline.extras}
     for node in nodes:
-        usual = extras.get(node.site)
-        extras[node.site] = node if usual is None else _both(usual, node, rare.every)
+        usual = extras.get((node.site, node.call))
+        extras[node.site, node.call] = node if usual is None else _both(usual, node, rare.every)
     true_ms = timeline.true_ms + rare.ms
     host = timeline.part_ms(Part.HOST) + rare.ms
     detail = f"{ms(rare.ms)} of it {rare.what} in one of {rare.every:.0f} steps"

@@ -180,7 +180,7 @@ class Tree:
         while pending:
             branch = pending.pop()
             frame = branch.frame
-            extra = self.is_extra(branch) or (own_input and branch.is_mostly("input"))
+            extra = branch.is_mostly("extra") or (own_input and branch.is_mostly("input"))
             if extra and frame is not None:
                 same = branch.call or str(frame.line)
                 found.setdefault((frame.file, frame.function, same), []).append(branch)
@@ -200,17 +200,13 @@ class Tree:
         found, pending = [], self.root.branches()
         while pending:
             branch = pending.pop()
-            if self.is_extra(branch):
+            if branch.is_mostly("extra"):
                 continue
             if branch.calls_function in called and branch.call == extra[0].call:
                 found.append(branch.as_extra())
             else:
                 pending += branch.children.values()
         return found
-
-    def is_extra(self, branch: Branch) -> bool:
-        """Return whether nearly all of a branch is extra work; False for one without samples."""
-        return branch.is_mostly("extra")
 
     def within(self, file: str, first: int, last: int) -> Branch:
         """Return all that runs in these lines of a file, as one branch."""

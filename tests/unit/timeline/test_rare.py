@@ -228,6 +228,16 @@ def test_a_line_that_each_step_runs_too_costs_both() -> None:
     assert (both.bound, both.samples) == (True, 7)
 
 
+def test_two_calls_of_one_line_stay_two() -> None:
+    basis = find_basis(run_of(every(10, 30.0)), None, given_ms=None)
+    assert basis.rare is not None
+    trace, steps = training(4, after=100.0)
+    ordinary = read(trace, steps, true_ms=basis.ordinary_ms, run=basis.run, kept=basis.kept)
+    one = CodeNode(name="a()", call="a()", role="extra", ms=2.0, share=0.2, price_ms=2.0, file="a.py", line=9)
+    two = msgspec.structs.replace(one, name="b()", call="b()", ms=1.0, price_ms=1.0)
+    assert with_rare(replace(ordinary, extras=(one, two)), basis.rare).extras == (one, two)
+
+
 def test_traced_steps_that_hold_the_rare_work_are_not_read():
     rare = find_basis(run_of(every(10, 30.0)), None, given_ms=None).rare
     assert rare is not None

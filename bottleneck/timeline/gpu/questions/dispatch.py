@@ -92,7 +92,7 @@ def _compiled(
         return
     kernels = float(work.relaunched[reach.activities].sum()) / steps
     fused = f"{kernels:.0f} kernels, runs of element-wise ones fused into the longest"
-    compiled = known.facts.compiled and not (known.facts.given_up and not reach.compiled.any())
+    compiled = known.facts.in_force(regions=bool(reach.compiled.any()))
     if not compiled or program.work[:, Work.SEAM].any():
         fused = f"one graph without breaks, {fused}"
 
