@@ -67,6 +67,7 @@ def summary_of(reading: Reading) -> RankSummary:
         link_gbytes_per_s=run.devices[0].nvlink_gbytes_per_s if run is not None and run.devices else None,
         steps=len(steps) if steps is not None else 0,
         true_ms=timeline.true_ms,
+        window_ms=timeline.window_ms or 0.0,
         has_step=reading.basis.summary.true_ms is not None,
         timed_ms=_timed(reading),
         recorded_ms=tuple(recorded[-_STEPS:].tolist()),

@@ -23,7 +23,7 @@ from ..timeline.result import Timeline
 from ..timeline.steps.baseline import read_baseline
 from ..timeline.steps.basis import StepBasis, find_basis
 from ..timeline.steps.facts import Facts, on_gpu
-from ..timeline.steps.rare import ordinary_steps, with_rare
+from ..timeline.steps.rare import as_often_as_traced_ms, ordinary_steps, with_rare
 from ..timeline.steps.recorded import recorded_ms
 from ..timeline.steps.starts import with_starts
 from ..timeline.steps.traced import Steps, find_steps
@@ -56,11 +56,12 @@ def read_rank(rank: ingest.Rank, true_step_ms: float | None) -> Reading:
     rare = basis.rare
     readable = steps if steps is None or rare is None else ordinary_steps(steps, rare)
     timeline = _read_timeline(rank, readable, basis, flops, true_ms=basis.ordinary_ms)
-    if rare is not None and timeline.alone_ms:
+    if rare is not None and timeline.alone_ms and steps is not None:
         # Rare on one rank, it is waiting on the others: ranks are compared by all steps.
-        whole = _read_timeline(rank, steps, basis, flops, true_ms=basis.summary.true_ms)
+        window_ms = timeline.true_ms + as_often_as_traced_ms(steps, rare)
+        whole = _read_timeline(rank, steps, basis, flops, true_ms=window_ms)
         names = ("alone", "alone_ms", "alone_host_ms", "alone_without", "own_work_ms")
-        timeline = replace(timeline, **{name: getattr(whole, name) for name in names})
+        timeline = replace(timeline, window_ms=window_ms, **{name: getattr(whole, name) for name in names})
     if basis.starts is not None:
         timeline = with_starts(timeline, basis.starts)
     if rare is not None:

@@ -26,14 +26,14 @@ from numpy.typing import NDArray
 from .collectives import BINS
 from .match import Group, Lane, Matched
 
-__all__ = ["Account", "account_of"]
+__all__ = ["Account", "account_of", "stands_for"]
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Of n ranks and their last `steps` steps; in ms of the true step, unless it says otherwise."""
+    """Of n ranks and their last `steps` steps; in ms without a profiler, unless it says otherwise."""
 
     own_ms: Floats
     """(n, steps)"""
@@ -50,7 +50,9 @@ class Account:
     kernel_waits_ms: Floats
     """(n,): waiting inside collectives per step as traced, exposed or not."""
     scale: Floats
-    """(n,): from the traced to the true step."""
+    """(n,): from the traced to the unprofiled step."""
+    length_ms: Floats
+    """(steps,): the step of the job."""
     waited_for: NDArray[np.int64]
     """(n,): the lane that each one waits for longest; -1 for none."""
 
@@ -59,7 +61,7 @@ def account_of(
     lanes: Sequence[Lane],
     matched: Matched,
     *,
-    true_ms: Sequence[float],
+    unprofiled_ms: Sequence[float],
     recorded_ms: Sequence[Sequence[float]],
     alone_ms: Sequence[Sequence[float]],
     messages_ms: Sequence[Sequence[tuple[float, float, int]]],
@@ -69,9 +71,9 @@ def account_of(
     Args:
         lanes: the ranks.
         matched: their collectives.
-        true_ms: the step of each rank.
+        unprofiled_ms: what these steps take on average without a profiler, on each rank.
         recorded_ms: lengths of its last recorded steps.
-        alone_ms: the same as replayed without communication, at the speed of the true step.
+        alone_ms: the same as replayed without communication, at their speed without a profiler.
         messages_ms: what the stages of a pipeline send each other: see `collectives.messages_ms`.
 
     Returns:
@@ -102,7 +104,7 @@ def account_of(
             np.add.at(waited_for[lane], group.members[last[inside]], exposed_wait[inside, k])
     length = np.stack([_last(lengths, steps) for lengths in recorded_ms])
     traced = length.mean(axis=1)
-    scale = np.divide(np.asarray(true_ms), traced, out=np.ones(n), where=traced > 0)[:, None]
+    scale = np.divide(np.asarray(unprofiled_ms), traced, out=np.ones(n), where=traced > 0)[:, None]
     length, waits, transfer = length * scale, waits * scale / 1e6, transfer * scale / 1e6
     alone = np.stack([_last(lengths, steps) for lengths in alone_ms])
     own = _own(length, length, waits, transfer, alone)
@@ -124,8 +126,37 @@ def account_of(
         work_ms=_own(np.minimum(length, usual), np.maximum(length, usual), waits, transfer, alone),
         kernel_waits_ms=kernel_waits / steps / 1e6,
         scale=scale[:, 0],
+        length_ms=usual,
         waited_for=np.where(waited_for.any(axis=1), waited_for.argmax(axis=1), -1),
     )
+
+
+def stands_for(length_ms: Floats, late: NDArray[np.bool_], timed_ms: Sequence[Sequence[float]]) -> Floats:
+    """Return for how much of a step of the job each traced one stands, (steps,).
+
+    Of a few traced steps more, or fewer, hold what makes somebody late now and then than of all steps. How
+    many of them do, and how long they take, the steps tell that were timed without a profiler.
+
+    Args:
+        length_ms: (steps,) of the traced steps.
+        late: (steps,) those in which somebody is late who is not in the others.
+        timed_ms: lengths of the timed steps, of each rank.
+    """
+    even = np.full(len(length_ms), 1.0 / len(length_ms))
+    timed = [np.asarray(ms) for ms in timed_ms if len(ms)]
+    if not late.any() or late.all() or not timed:
+        return even
+    between = 1.0 + length_ms[late].mean() / length_ms[~late].mean()
+    out = []
+    for ms in timed:
+        long = ms > np.median(ms) * between / 2.0
+        if not long.any() or long.all():
+            return even
+        out.append(
+            np.where(late, ms[long].sum() / length_ms[late].sum(), ms[~long].sum() / length_ms[~late].sum())
+            / len(ms)
+        )
+    return np.asarray(np.median(out, axis=0))
 
 
 def _own(shorter: Floats, longer: Floats, waits: Floats, transfer: Floats, alone: Floats) -> Floats:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..model.codes import LateCause, Part
 from ..model.diagnosis import BucketSizes, Fleet, PathPart, RankRow, Straggler, UnreadRank
 from ..model.finding import NEGLIGIBLE_SHARE
-from .account import Account, account_of
+from .account import Account, account_of, stands_for
 from .buckets import bucket_answer, bucket_sizes
 from .causes import among_peers, cause_of, device_taken_ms, disturbed_ms, excess_ms, in_single_steps, site_of
 from .clock import Clock, align
@@ -106,7 +106,7 @@ def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank]
     account = account_of(
         at,
         matched,
-        true_ms=[s.true_ms for s in mine],
+        unprofiled_ms=[s.unprofiled_ms for s in mine],
         recorded_ms=[s.recorded_ms for s in mine],
         alone_ms=[s.alone_ms for s in mine],
         messages_ms=[s.messages_ms for s in mine],
@@ -327,6 +327,7 @@ def _rows(
     fleet: Fleet,
     found: Found,
 ) -> tuple[RankRow, ...]:
+    counts = stands_for(account.length_ms, found.single_steps, [summaries[i].timed_ms for i in able])
     excess = excess_ms([summaries[i] for i in able], found.sent)
     causes: dict[int, LateCause] = {rank: s.cause for s in fleet.stragglers for rank in s.ranks}
     out = [_row(summary) for summary in summaries]
@@ -334,10 +335,10 @@ def _rows(
         longest = int(account.waited_for[k])
         out[i] = msgspec.structs.replace(
             out[i],
-            own_ms=float(account.own_ms[k].mean()),
-            waits_for_others_ms=float(account.waits_ms[k].mean()),
-            transfer_ms=float(account.transfer_ms[k].mean()),
-            bubble_ms=float(account.bubble_ms[k].mean()) if summaries[i].messages_ms else None,
+            own_ms=float(account.own_ms[k] @ counts),
+            waits_for_others_ms=float(account.waits_ms[k] @ counts),
+            transfer_ms=float(account.transfer_ms[k] @ counts),
+            bubble_ms=float(account.bubble_ms[k] @ counts) if summaries[i].messages_ms else None,
             late_ms=float(found.late_ms[k]),
             late_steps_ms=tuple(np.round(found.lateness_ms[k, -_STEPS:], 3).tolist()),
             excess_ms=excess[k],
@@ -380,6 +381,7 @@ def _on_hosts(
         bubble_ms=np.zeros((len(mine), 1)),
         work_ms=own + (np.median(true) - true)[:, None],
         kernel_waits_ms=exchanged - wire,
+        length_ms=np.median(true, keepdims=True),
         scale=np.ones(len(mine)),
         waited_for=np.where(exchanged > wire, exchanged.argmin(), -1),
     )

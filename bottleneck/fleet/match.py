@@ -90,7 +90,9 @@ def match(lanes: Sequence[Lane], *, least: int = 2) -> Matched:
     labels = [_labels(lane, shared) for lane in lanes]
     members: dict[tuple[str, str], list[int]] = defaultdict(list)
     for i, lane in enumerate(lanes):
-        for key in dict.fromkeys((m.group, m.ranks) for m, _ in lane.collectives.kinds):
+        names = dict.fromkeys((m.group, m.ranks) for m, _ in lane.collectives.kinds)
+        # Without its launch a kernel's group is not told: which of the others' it is nobody can know.
+        for key in [name for name in names if any(name) or not any(map(any, names))]:
             members[key].append(i)
     found: list[Group] = []
     unmatched = np.array([len(lane.collectives) for lane in lanes], dtype=np.int64)

@@ -33,6 +33,8 @@ _MEDIAN_ERROR = 1.2533
 """Standard error of a median beside that of a mean."""
 _MANY = 16
 """Values from which the median of their deviations is used, which single large ones do not move."""
+_KNOWN_BEFORE = 4.0
+"""Degrees of freedom of what is known of ranks before any is seen: they differ by half of what is told."""
 _FEW = 16
 """Up to so many peers a rank's own value is left out of their median, which it would move."""
 _OF_A_GROUP = 0.75
@@ -74,6 +76,13 @@ class Found:
     costs_ms: float
     """What the step would be shorter without all of them."""
 
+    @property
+    def single_steps(self) -> NDArray[np.bool_]:
+        """(steps,): those in which a rank is late that is not in others, or not by as much."""
+        late = np.zeros(self.lateness_ms.shape[1], dtype=bool)
+        late[[step for each in self.late for _, step in each.cells]] = True
+        return late
+
 
 def find_late(
     work_ms: Floats,
@@ -100,13 +109,18 @@ def find_late(
     lateness = lateness_among(work_ms, sent)
     typical = np.median(lateness, axis=1)
     least = worth * step_ms
-    persistent = _persistent(lateness, typical, sent) & (typical >= least)
+    persistent = _persistent(lateness, typical, sent, least=least) & (typical >= least)
+    rest = lateness - typical[:, None]
+    punctual = work_ms - np.where(persistent, typical, 0.0)[:, None]
+    wandering, cells = _wandering(punctual, rest, persistent, least=least, whole=whole)
+    # Without single steps in which a rank is later than in its ordinary ones.
+    steady = np.where(cells, work_ms - rest, work_ms)
     late: list[Late] = []
     lanes = np.flatnonzero(persistent)
-    others = np.delete(work_ms, lanes, axis=0)
+    others = np.delete(steady, lanes, axis=0)
     for lanes_of, group in _by_group(lanes, groups, numbers):
         # Beside a later one it costs nothing: told is what it would cost alone.
-        gains = _gains(np.delete(work_ms, np.setdiff1d(lanes, lanes_of), axis=0), others)
+        gains = _gains(np.delete(steady, np.setdiff1d(lanes, lanes_of), axis=0), others)
         if np.median(gains) <= 0:
             persistent[lanes_of] = False
             continue
@@ -119,17 +133,14 @@ def find_late(
                 group=group,
             )
         )
-    usual = np.delete(work_ms, np.flatnonzero(persistent), axis=0) if persistent.any() else work_ms
-    wandering, usual = _wandering(
-        work_ms, lateness, typical, ~persistent, least=least, usual=usual, whole=whole
-    )
     if wandering is not None:
         late.append(wandering)
+    usual = np.delete(steady, np.flatnonzero(persistent), axis=0) if persistent.any() else steady
     return Found(
         late=tuple(sorted(late, key=lambda found: -found.costs_ms)),
         late_ms=np.maximum(typical, 0.0),
         lateness_ms=lateness,
-        chance_ms=_chance(lateness - typical[:, None], sent, least=least),
+        chance_ms=_chance(rest, sent, least=least),
         sent=sent,
         costs_ms=float(_gains(work_ms, usual).mean()) if late else 0.0,
     )
@@ -148,8 +159,12 @@ def excess_of(late: Late, found: Found, steps: int) -> Floats:
         lanes = list(late.lanes)
         mine = lateness[lanes]
         by_chance = np.abs(mine - usual[lanes, None]) <= found.chance_ms[lanes, None]
+        # What single steps are later by is told of them.
+        single = np.zeros(lateness.shape, dtype=bool)
+        for cell in (cell for each in found.late for cell in each.cells):
+            single[cell] = True
         mean = np.average(mine, axis=1, weights=by_chance)[:, None]
-        out[lanes] = np.maximum(np.where(by_chance, mean, mine), 0.0)
+        out[lanes] = np.maximum(np.where(by_chance | single[lanes], mean, mine), 0.0)
     for lane, step in late.cells:
         out[lane, step] = max(0.0, float(lateness[lane, step] - usual[lane]))
     return out[:, -steps:]
@@ -174,7 +189,9 @@ def _peers(sent: Sequence[object]) -> Iterator[NDArray[np.intp]]:
         yield np.asarray(lanes, dtype=np.intp)
 
 
-def _persistent(lateness: Floats, typical: Floats, sent: Sequence[object]) -> NDArray[np.bool_]:
+def _persistent(
+    lateness: Floats, typical: Floats, sent: Sequence[object], *, least: float
+) -> NDArray[np.bool_]:
     """Return which ranks are late in an ordinary step beyond chance."""
     n, steps = lateness.shape
     out = np.zeros(n, dtype=bool)
@@ -187,7 +204,7 @@ def _persistent(lateness: Floats, typical: Floats, sent: Sequence[object]) -> ND
             others = peers[peers != lane]
             limits = [0.0]
             if len(others) > 2:
-                limits.append(_beyond(typical[others], chance))
+                limits.append(_beyond(typical[others], chance, usual=least / 2.0))
             if steps > 1:
                 noise, freedom = _noise(rest)
                 limits.append(_MEDIAN_ERROR * noise / math.sqrt(steps) * student_tail(chance, freedom))
@@ -233,17 +250,19 @@ def _spread(values: Floats, *, about: float | None = None) -> float:
     return float(MAD_TO_SIGMA * np.median(np.abs(values - middle)))
 
 
-def _beyond(others: Floats, chance: float) -> float:
+def _beyond(others: Floats, chance: float, *, usual: float) -> float:
     """Return the lateness that one more of their kind has with this chance at most.
 
-    The median of few deviations knows next to nothing, and their mean square is moved by one large one: of
-    few ranks either will do.
+    How far few ranks differ tells little of their kind, so that what ranks differ by as a rule, `usual`,
+    counts beside it: the moderated t of G. K. Smyth, "Linear Models and Empirical Bayes Methods for Assessing
+    Differential Expression in Microarray Experiments", 2004.
     """
     n = len(others)
-    limit = _spread(others) * student_tail(chance, _EFFICIENCY * (n - 1))
     if n >= _MANY:
-        return limit
-    return min(limit, float(others.std(ddof=1)) * math.sqrt(1.0 + 1.0 / n) * student_tail(chance, n - 1))
+        return _spread(others) * student_tail(chance, _EFFICIENCY * (n - 1))
+    freedom = _KNOWN_BEFORE + n - 1
+    variance = (_KNOWN_BEFORE * usual**2 + (n - 1) * float(others.var(ddof=1))) / freedom
+    return math.sqrt(variance * (1.0 + 1.0 / n)) * student_tail(chance, freedom)
 
 
 def _gains(work_ms: Floats, without_ms: Floats) -> Floats:
@@ -284,39 +303,41 @@ def _candidates(
 
 
 def _wandering(
-    work_ms: Floats,
-    lateness: Floats,
-    typical: Floats,
-    ordinary: NDArray[np.bool_],
-    *,
-    least: float,
-    usual: Floats,
-    whole: int,
-) -> tuple[Late | None, Floats]:
-    """Find single steps in which a rank is late that is not late in others; and the work without them."""
-    steps = lateness.shape[1]
-    if steps < 2 or ordinary.sum() < 2:
-        return None, usual
-    rest = (lateness - typical[:, None])[ordinary]
-    noise, freedom = _noise(rest, least=max(least, _BESIDE * float(rest.max())))
-    cells = rest > max(noise * student_tail(_FALSE_ALARM / rest.size, freedom), least)
+    work_ms: Floats, rest: Floats, persistent: NDArray[np.bool_], *, least: float, whole: int
+) -> tuple[Late | None, NDArray[np.bool_]]:
+    """Find single steps in which a rank is later than in its ordinary ones; and where they are, (n, steps).
+
+    Args:
+        work_ms: (n, steps) own work, without what ranks are late by in ordinary steps.
+        rest: (n, steps) deviations from each rank's typical lateness.
+        persistent: (n,) ranks that are late in ordinary steps, too. How their lateness varies only their
+            own steps tell.
+        least: what is worth telling.
+        whole: see `find_late`.
+    """
+    nothing = np.zeros(rest.shape, dtype=bool)
+    steps = rest.shape[1]
+    ordinary = rest[~persistent]
+    if steps < 2 or len(ordinary) < 2:
+        return None, nothing
+    chance = _FALSE_ALARM / rest.size
+    noise, freedom = _noise(ordinary, least=max(least, _BESIDE * float(ordinary.max())))
+    limits = np.full(len(rest), noise * student_tail(chance, freedom))
+    for lane in np.flatnonzero(persistent):
+        own = _spread(rest[lane], about=0.0) * math.sqrt(steps / (steps - 1))
+        limits[lane] = max(limits[lane], own * student_tail(chance, _EFFICIENCY * (steps - 1)))
+    cells = rest > np.maximum(limits, least)[:, None]
     # Beside one that is much later, a little later costs nothing.
     cells &= rest >= _BESIDE * rest.max(axis=0)
     cells[:, : max(0, steps - whole)] = False
-    if not cells.any():
-        return None, usual
-    work = work_ms[ordinary]
-    without = np.where(cells, work - rest, work)
-    costs = float(_gains(work, without).mean())
+    costs = float(_gains(work_ms, np.where(cells, work_ms - rest, work_ms)).mean())
     if costs < least:
-        return None, usual
-    ordinary_lanes = np.flatnonzero(ordinary)
-    lanes = ordinary_lanes[cells.any(axis=1)]
+        return None, nothing
     found = Late(
-        lanes=tuple(lanes.tolist()),
+        lanes=tuple(np.flatnonzero(cells.any(axis=1)).tolist()),
         kind="wandering",
         costs_ms=costs,
         late_ms=float(np.median(rest[cells])),
-        cells=tuple((int(ordinary_lanes[i]), int(step) - steps) for i, step in np.argwhere(cells)),
+        cells=tuple((int(lane), int(step) - steps) for lane, step in np.argwhere(cells)),
     )
-    return found, without
+    return found, cells

@@ -74,6 +74,8 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What the driver says of its device's links: see `DeviceFacts.nvlink_gbytes_per_s`."""
     steps: int = 0
     true_ms: float = 0.0
+    window_ms: float = 0.0
+    """What its traced steps take on average without a profiler, where that is not the true step; else 0."""
     has_step: bool = True
     """False: no step time is known."""
     timed_ms: tuple[float, ...] = ()
@@ -81,7 +83,7 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     recorded_ms: tuple[float, ...] = ()
     """Lengths of the recorded steps, as traced."""
     alone_ms: tuple[float, ...] = ()
-    """Lengths of the last of them as replayed without communication, at the speed of the true step."""
+    """Lengths of the last of them as replayed without communication, at their speed without a profiler."""
     alone_host_ms: tuple[float, ...] = ()
     """The same with a device that takes no time; empty where nothing tells it."""
     alone_edges_ms: tuple[tuple[float, float], ...] = ()
@@ -124,6 +126,11 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """What it was read from."""
         return self.path
+
+    @property
+    def unprofiled_ms(self) -> float:
+        """What its traced steps take on average without a profiler."""
+        return self.window_ms or self.true_ms
 
     @property
     def traced(self) -> bool:

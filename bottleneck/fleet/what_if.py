@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..model.codes import WhatIf
 from ..model.diagnosis import WhatIfResult
-from .account import Account
+from .account import Account, stands_for
 from .joint import JointEdit, JointProgram
 from .stragglers import Found, excess_of
 from .summary import RankSummary
@@ -109,8 +109,10 @@ def answer(
     )
     if lengths[0].sum() <= 0 or step_ms <= 0:
         return None
-    error = float(abs(lengths[0].mean() - step_ms)) / step_ms
-    plain, *rest = np.average(lengths, axis=1, weights=_shares(lengths[0], found, summaries)).tolist()
+    window_ms = float(np.median([s.unprofiled_ms for s in summaries]))
+    error = float(abs(lengths[0].mean() - window_ms)) / window_ms
+    counts = stands_for(lengths[0], found.single_steps[-steps:], [s.timed_ms for s in summaries])
+    plain, *rest = (lengths @ counts).tolist()
     if error > MAX_JOINT_ERROR:
         return None
     scale = step_ms / plain
@@ -136,23 +138,6 @@ def answer(
         without_late_ms=without,
         error=error,
     )
-
-
-def _shares(lengths_ms: Floats, found: Found, summaries: Sequence[RankSummary]) -> Floats:
-    """Return for how much of the true step each traced one stands, (steps,).
-
-    Of a few traced steps more, or fewer, hold what makes somebody late now and then than of all steps: how
-    many of them are that long the baseline tells.
-    """
-    steps = len(lengths_ms)
-    late = np.zeros(steps, dtype=bool)
-    late[[steps + step for each in found.late for _, step in each.cells if step >= -steps]] = True
-    timed = [np.asarray(s.timed_ms) for s in summaries if s.timed_ms]
-    if not late.any() or late.all() or not timed:
-        return np.ones(steps)
-    longer = lengths_ms[late].mean() / lengths_ms[~late].mean()
-    share = float(np.median([(ms > np.median(ms) * (1.0 + longer) / 2.0).mean() for ms in timed]))
-    return np.asarray(np.where(late, share / late.sum(), (1.0 - share) / (~late).sum()))
 
 
 def _of_causes(summaries: Sequence[RankSummary]) -> dict[WhatIf, bool]:

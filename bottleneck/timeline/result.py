@@ -161,6 +161,9 @@ class Timeline:
     own_work_ms: dict[LateCause, tuple[float, ...]] = field(default_factory=dict)
     """Work of host and device in each traced step, exposed or not, by what a rank is late for if it has more
     of it. Empty where nothing is communicated."""
+    window_ms: float | None = None
+    """What the traced steps take on average without a profiler, where they hold rare work more or less often
+    than all steps; None: the true step."""
     alone_ms: tuple[float, ...] = ()
     """Lengths of single traced steps, the last ones, as replayed without communication: the pace of this rank
     if it waited for nobody. Empty where nothing is communicated."""

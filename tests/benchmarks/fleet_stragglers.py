@@ -103,7 +103,7 @@ def plan(kind: str, ranks: int, step_ms: float, rng: np.random.Generator) -> Pla
         chosen = tuple(range(first, first + GROUP))
         late[list(chosen)] = rng.uniform(0.05, 0.25) * step_ms
     elif kind == "wandering":
-        chosen = tuple(sorted(rng.choice(ranks, STEPS, replace=False).tolist()))
+        chosen = tuple(sorted(rng.choice(ranks, min(STEPS, ranks), replace=False).tolist()))
         for step, rank in enumerate(rng.permutation(chosen)):
             late[rank, step] = rng.uniform(0.1, 0.3) * step_ms
     else:

@@ -23,13 +23,14 @@ import inspect
 import itertools
 import json
 import math
+import multiprocessing
 import pickle
 import resource
 import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -483,9 +484,13 @@ def main() -> None:
     args = parser.parse_args()
     state: dict[str, Any] = json.loads(args.state.read_text()) if args.state and args.state.is_file() else {}
     todo = thresholds(args.only)
-    with ProcessPoolExecutor(args.jobs) as pool:
-        waiting = [t for t in todo if f"{t.module}.{t.name}={t.value}" not in state]
-        for threshold, sides in zip(waiting, pool.map(effect, waiting), strict=True):
+    waiting = [t for t in todo if f"{t.module}.{t.name}={t.value}" not in state]
+    if waiting:
+        _unmoved()  # once, before the processes fork
+    with ProcessPoolExecutor(args.jobs, mp_context=multiprocessing.get_context("fork")) as pool:
+        moving = {pool.submit(effect, threshold): threshold for threshold in waiting}
+        for each in as_completed(moving):
+            threshold, sides = moving[each], each.result()
             state[f"{threshold.module}.{threshold.name}={threshold.value}"] = sides
             if args.state:
                 args.state.write_text(json.dumps(state))

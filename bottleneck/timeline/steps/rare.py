@@ -269,10 +269,19 @@ def _is_the_programs(
     return bool((worked >= _OUTSIDE_SHARE * excess[at]).all())
 
 
+def _holds(steps: Steps, rare: RareWork) -> NDArray[np.bool_]:
+    length = (steps.end_ns - steps.start_ns) / 1e6
+    return np.asarray(length > float(np.median(length)) + rare.each_ms / _ALIKE)
+
+
+def as_often_as_traced_ms(steps: Steps, rare: RareWork) -> float:
+    """Return the rare work's price per step if as many steps hold it as were traced with it."""
+    return rare.each_ms * float(_holds(steps, rare).mean())
+
+
 def ordinary_steps(steps: Steps, rare: RareWork) -> Steps:
     """Return the longest stretch of traced steps without the rare work, if it is long enough to be read."""
-    length = (steps.end_ns - steps.start_ns) / 1e6
-    long = length > float(np.median(length)) + rare.each_ms / _ALIKE
+    long = _holds(steps, rare)
     edges = [-1, *np.flatnonzero(long).tolist(), len(steps)]
     first, last = max(pairwise(edges), key=lambda pair: pair[1] - pair[0])
     if not long.any() or last - first - 1 < _FEWEST_ORDINARY:

@@ -11,12 +11,12 @@ from recorded.diagnosed import diagnosis_of
 from unit.fleet.jobs import STEP_MS, TRANSFER_MS, summary
 from unit.fleet.test_compare import STEPS, job
 
+from torch_bottleneck.fleet.account import stands_for
 from torch_bottleneck.fleet.causes import disturbed_ms
 from torch_bottleneck.fleet.compare import compare_ranks
 from torch_bottleneck.fleet.joint import Join, JointEdit, JointProgram, host_program
 from torch_bottleneck.fleet.stragglers import find_late
 from torch_bottleneck.fleet.summary import AloneWithout, KernelSketch
-from torch_bottleneck.fleet.what_if import _shares
 from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.diagnosis import Fleet, WhatIfResult
 
@@ -164,10 +164,18 @@ def test_of_the_traced_steps_as_many_are_late_as_the_baseline_tells() -> None:
     ]
     found = find_late(own, step_ms=25.0, worth=0.02, sent=["", ""], groups=[], numbers=[0, 1], whole=STEPS)
     assert found.late[0].cells == ((1, -2),)
-    assert _shares(np.asarray(lengths), found, ranks).tolist() == pytest.approx([2 / 9, 2 / 9, 1 / 3, 2 / 9])
-    untimed = [msgspec.structs.replace(each, timed_ms=()) for each in ranks]
-    assert _shares(np.asarray(lengths), found, untimed).tolist() == [1.0] * STEPS
-    assert _shares(np.asarray(lengths), replace(found, late=()), ranks).tolist() == [1.0] * STEPS
+    late, timed = found.single_steps, [each.timed_ms for each in ranks]
+    counts = stands_for(np.asarray(lengths), late, timed)
+    assert counts.tolist() == pytest.approx([2 / 9, 2 / 9, 1 / 3, 2 / 9])
+    slower = [np.asarray(ms) * 1.5 for ms in timed]
+    assert stands_for(np.asarray(lengths), late, slower).tolist() == pytest.approx(
+        [1 / 3, 1 / 3, 1 / 2, 1 / 3]
+    )
+    assert stands_for(np.asarray(lengths), late, [()]).tolist() == [0.25] * STEPS
+    assert (
+        stands_for(np.asarray(lengths), replace(found, late=()).single_steps, timed).tolist()
+        == [0.25] * STEPS
+    )
 
 
 def test_nobody_late_and_the_network_twice_as_fast() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from unit.fleet.jobs import WORLD, collectives, lane
 
-from torch_bottleneck.fleet.match import match
+from torch_bottleneck.fleet.match import Lane, match
 from torch_bottleneck.timeline.trace.table import Message
 
 SIZES = (10, 20, 30, 10, 20, 30)
@@ -53,6 +55,26 @@ def test_groups_are_told_apart_by_name_and_ranks() -> None:
     ]
     found = match(lanes)
     assert [group.members.tolist() for group in found.groups] == [[0, 1], [2, 3]]
+
+
+def test_kernels_without_a_launch_take_no_part_where_others_have_one() -> None:
+    """Of one rank two were launched before the window, of another one: which they are nobody can tell."""
+    bare = Message("", "", "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+
+    def rank(before: int) -> Lane:
+        named = collectives([3, 4], [0.5] * 2, steps=[0, 0])
+        columns = collectives([1, 2, 3, 4][2 - before :], [0.5] * (2 + before), steps=[0] * (2 + before))
+        kinds = (*named.kinds, (bare, -1))
+        return lane(
+            replace(columns, kinds=kinds, kind=np.asarray([1] * before + [0, 0])), steps=1, numbers=[0]
+        )
+
+    found = match([rank(2), rank(1), rank(0)])
+    (group,) = found.groups
+    assert group.rows.tolist() == [[2, 1, 0], [3, 2, 1]]
+    assert found.unmatched.tolist() == [2, 1, 0]
+    only = lane(collectives([1, 2], [0.5] * 2, steps=[0, 0], message=bare), steps=1, numbers=[0])
+    assert len(match([only, only]).groups[0].rows) == 2
 
 
 def test_a_rank_with_other_messages_is_a_stranger() -> None:
