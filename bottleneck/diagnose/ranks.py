@@ -20,7 +20,7 @@ from ..model.finding import NEGLIGIBLE_SHARE
 from ..model.run import SourceSite
 from ..model.words import shorten
 from ..timeline.counts.counters import count_steps
-from ..timeline.lanes.alone import Alone, interrupted
+from ..timeline.lanes.alone import Alone, interrupted, slowed_by_collectives
 from ..timeline.steps.clock import step_times
 from ..timeline.steps.recorded import recorded_ms
 from ..timeline.steps.traced import Steps
@@ -93,6 +93,9 @@ def summary_of(reading: Reading) -> RankSummary:
             for row in sorted(own, key=lambda row: -row.ms)[:_KERNELS]
         ),
         own_kernels_ms=sum(row.ms for row in own),
+        slowed_by_collectives=slowed_by_collectives(trace)
+        if trace is not None and timeline.kind == "gpu"
+        else 0.0,
         runs_ahead=_runs_ahead(reading),
         idle_share=float(idle) if isinstance(idle, (int, float)) else None,
         peak_bytes=max((m.peak_bytes for m in reading.memory), default=0),

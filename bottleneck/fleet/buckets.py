@@ -266,7 +266,7 @@ def _length_ms(job: _Job, sent: Sequence[Sequence[_Sent]], fit: SizeFit) -> floa
             for m, lane in enumerate(join.members.tolist()):
                 calls[lane].append((float(join.places_ms[m, At.LAUNCH]), len(here) - 1))
     joins = tuple(each for i, join in enumerate(program.joins) for each in in_place.get(i, [join]))
-    moved = _with_calls(JointProgram(edges_ms=program.edges_ms, joins=joins), calls, job.summaries)
+    moved = _with_calls(replace(program, joins=joins), calls, job.summaries)
     return float(moved.lengths_ms([JointEdit()])[0].mean())
 
 
@@ -317,7 +317,7 @@ def _with_calls(
         for m, lane in enumerate(join.members.tolist()):
             moved(lane, places[m], [At.LAUNCH, At.SYNCED])
         joins.append(replace(join, places_ms=places))
-    return JointProgram(edges_ms=edges, joins=tuple(joins))
+    return replace(program, edges_ms=edges, joins=tuple(joins))
 
 
 def _share(summary: RankSummary, program: JointProgram, lane: int, more_ms: float) -> float:

@@ -7,7 +7,8 @@ which runs again under several `JointEdit`s at once, and tells what the step con
         max(its host's pace, what its device has still to do since it last waited for a collective)
     a collective ends at
         max(the last rank's arrival, the end of the group's collective before it) + transfer
-    and each rank's device stands still from where it needs the result until then
+    and each rank's device stands still from where it needs the result until then;
+        up to there its own work is slower while the transfer runs beside it
 
 So a host that is ahead of its device makes up in the queue what a late rank has cost; one that waits for its
 device does not.
@@ -77,7 +78,9 @@ class JointEdit:
     """(n, steps): likewise lateness that is gone, and with it what the device does more than the others and
     has made up for where it else waits for its host."""
     transfer: float = 1.0
-    """Factor on transfers."""
+    """Factor on what transfers take."""
+    beside: float = 1.0
+    """Factor on how long they slow down what the devices do meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +99,8 @@ class JointProgram:
     edges_ms: Floats
     """(n, steps + 1, 2): when each step ends on a rank alone, and its device's work up to there."""
     joins: tuple[Join, ...]
+    slowed: Floats
+    """(n,): what a rank's own work takes longer per time that a transfer runs beside it."""
 
     @property
     def steps(self) -> int:
@@ -136,6 +141,7 @@ class JointProgram:
         n, steps = len(self.edges_ms), self.steps
         cut = _Cut(self, edits)
         factor = np.asarray([e.transfer for e in edits])
+        beside = np.asarray([e.beside for e in edits])
         host, device = np.zeros((2, len(edits), n))
         synced = self.edges_ms[:, 0, 0].copy()
         free: dict[int, Floats] = {}
@@ -161,6 +167,8 @@ class JointProgram:
                 end = arrival + join.transfer_ms * factor
                 free[join.group] = end
                 needs = end[:, None] - at[At.NEEDED]
+                took = (join.transfer_ms * beside)[:, None]
+                behind = behind + self.slowed[of] * (took - np.clip(needs - behind, 0.0, took))
                 if trace:
                     k = int(own[0].argmax())
                     told.arrival[following], told.end[following] = arrival[0], end[0]
@@ -286,7 +294,7 @@ def host_program(work_ms: Floats, transfer_ms: float) -> JointProgram:
         )
         for step in range(steps)
     )
-    return JointProgram(edges_ms=np.stack([until, until], axis=2), joins=joins)
+    return JointProgram(edges_ms=np.stack([until, until], axis=2), joins=joins, slowed=np.zeros(n))
 
 
 def joint_program(
@@ -333,6 +341,7 @@ def joint_program(
     return JointProgram(
         edges_ms=np.stack([each for each in edges if each is not None]),
         joins=tuple(join for _, _, join in joins),
+        slowed=np.asarray([s.slowed_by_collectives for s in summaries]),
     )
 
 

@@ -30,7 +30,7 @@ from .match import Lane
 
 __all__ = ["FORMAT", "AloneWithout", "RankSummary", "content_hash", "lane_of", "load", "store"]
 
-FORMAT = 7
+FORMAT = 8
 """Raised when a field of the summary changes its meaning, or how it is made."""
 _CHUNK_BYTES = 1 << 20
 _MOST_BYTES = 1 << 20
@@ -105,6 +105,8 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     own_kernels_ms: float = 0.0
     """Kernels without collectives."""
 
+    slowed_by_collectives: float = 0.0
+    """What its own kernels take longer per time that a collective runs beside them."""
     runs_ahead: bool = False
     """Its host was ahead of its device in the unprofiled steps."""
     idle_share: float | None = None

@@ -88,7 +88,12 @@ def answer(
             "transfers hidden behind other work as far as the network keeps up, waiting for late ranks not",
             True,
         ),
-        (WhatIf.NETWORK_TWICE, JointEdit(transfer=0.5), "each transfer taking half its time", False),
+        (
+            WhatIf.NETWORK_TWICE,
+            JointEdit(transfer=0.5, beside=0.5),
+            "each transfer taking half its time",
+            False,
+        ),
     ]
     for question, bound in _of_causes(summaries).items():
         gone = np.stack([_removed(s, question, steps) for s in summaries])

@@ -53,26 +53,37 @@ class Alone:
 def undisturbed(trace: Trace) -> NDArray[np.float64]:
     """Return by which factor each kernel is shorter without a collective beside it, (n,) of the trace's rows.
 
-    A collective that waits for a late rank holds multiprocessors all the while: matrix products beside it
-    take up to half as long again. The norm are kernels of the same name without one, where they agree.
+    A collective holds multiprocessors while it runs, also while it waits for a late rank: a product that just
+    fills the device takes up to twice as long, be it beside one for a part of its time only. The norm are
+    kernels of the same name without one, where they agree.
     """
     out = np.ones(len(trace))
-    rows = trace.rows(Kind.KERNEL)
-    collective = trace.named(is_collective, rows)
-    if not collective.any() or collective.all():
-        return out
-    others, rows = rows[collective], rows[~collective]
-    start, end = trace.ts_ns[others].astype(np.int64), trace.end_of(others)
-    own = np.stack([trace.ts_ns[rows].astype(np.int64), trace.end_of(rows)], axis=1)
-    beside = np.diff(intervals.covered(start, end, own), axis=1)[:, 0]
-    length = np.maximum(own[:, 1] - own[:, 0], 1)
+    rows, beside = _beside(trace)
+    length = np.maximum(trace.end_of(rows) - trace.ts_ns[rows].astype(np.int64), 1)
     for name in np.unique(trace.name[rows[beside > 0]]).tolist():
         mine = trace.name[rows] == name
-        free, held = length[mine & (beside == 0)], mine & (2 * beside > length)
+        free, held = length[mine & (beside == 0)], mine & (beside > 0)
         usual = float(np.median(free)) if len(free) >= _ENOUGH else 0.0
         if usual and float(np.median(np.abs(free - usual))) < _AGREE * usual:
             out[rows[held]] = np.minimum(1.0, usual / length[held])
     return out
+
+
+def slowed_by_collectives(trace: Trace) -> float:
+    """Return what the device's own kernels take longer per time that a collective runs beside them."""
+    rows, beside = _beside(trace)
+    length = trace.end_of(rows) - trace.ts_ns[rows].astype(np.int64)
+    return float((length * (1.0 - undisturbed(trace)[rows])).sum()) / max(float(beside.sum()), 1.0)
+
+
+def _beside(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows of kernels that are no collectives, and for how long one runs beside each, ns."""
+    rows = trace.rows(Kind.KERNEL)
+    collective = trace.named(is_collective, rows)
+    others, rows = rows[collective], rows[~collective]
+    start, end = trace.ts_ns[others].astype(np.int64), trace.end_of(others)
+    own = np.stack([trace.ts_ns[rows].astype(np.int64), trace.end_of(rows)], axis=1)
+    return rows, np.diff(intervals.covered(start, end, own), axis=1)[:, 0]
 
 
 def interrupted(trace: Trace) -> dict[str, float]:

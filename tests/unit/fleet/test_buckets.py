@@ -52,7 +52,7 @@ def program(
         for step in range(STEPS)
         for ready, size in zip(ready_ms, mib, strict=True)
     ]
-    return JointProgram(edges_ms=edges, joins=tuple(joins))
+    return JointProgram(edges_ms=edges, joins=tuple(joins), slowed=np.zeros(len(edges)))
 
 
 def ranks(gradients: Gradients | None = None, *, call_ms: float = 0.0, count: int = 2) -> list[RankSummary]:
@@ -127,8 +127,8 @@ def test_nothing_is_said_where_the_replay_misses_the_step() -> None:
 def test_only_a_gain_beyond_the_accuracy_of_the_replay_is_an_answer() -> None:
     """Latencies of 1 ms that follow each other: 4 x 2 ms from 5 ms on, or 1 + 4 ms from 8 ms on."""
     late = program((5.0, 6.0, 7.0, 8.0), (1, 1, 1, 1), latency_ms=1.0)
-    late = JointProgram(
-        edges_ms=late.edges_ms,
+    late = replace(
+        late,
         # Another sum, of a loss, tells what a small one takes.
         joins=(
             *late.joins,
@@ -224,8 +224,8 @@ def test_buckets_are_what_gradients_send_and_ddp_tells_their_sizes() -> None:
 
 
 def test_collectives_that_no_gradient_sends_are_no_buckets() -> None:
-    found = bucket_sizes(JointProgram(edges_ms=np.zeros((2, 2, 2)), joins=()), ranks(), step_ms=1.0)
-    assert found is None
+    nothing = JointProgram(edges_ms=np.zeros((2, 2, 2)), joins=(), slowed=np.zeros(2))
+    assert bucket_sizes(nothing, ranks(), step_ms=1.0) is None
     assert collectives([1.0], [0.5], steps=[0]).backward.tolist() == [-1]
 
 

@@ -67,7 +67,7 @@ def overlapped(*, host: tuple[float, float], needed: float, synced: bool = False
         )
         joins.append(Join(group=0, step=step, members=np.arange(2), places_ms=places, transfer_ms=3.0))
     edges = np.array([[[step * pace, step * 10.0] for step in range(3)] for pace in host])
-    return JointProgram(edges_ms=edges, joins=tuple(joins))
+    return JointProgram(edges_ms=edges, joins=tuple(joins), slowed=np.zeros(len(edges)))
 
 
 def test_a_transfer_beside_own_work_costs_only_what_sticks_out() -> None:
@@ -75,6 +75,17 @@ def test_a_transfer_beside_own_work_costs_only_what_sticks_out() -> None:
     assert overlapped(host=(10.0, 10.0), needed=9.0).lengths_ms([ONE]).mean(axis=1) == pytest.approx([10.0])
     early = overlapped(host=(10.0, 10.0), needed=5.0)
     assert early.lengths_ms([ONE, JointEdit(transfer=0.0)]).mean(axis=1) == pytest.approx([12.0, 10.0])
+
+
+def test_own_work_is_slower_while_a_transfer_runs_beside_it() -> None:
+    """By half as long as that is: of 3 ms all is beside it, or 1 ms, after which the device stands still."""
+    slow = np.array([0.0, 0.5])
+    beside = replace(overlapped(host=(10.0, 10.0), needed=9.0), slowed=slow)
+    gone = JointEdit(transfer=0.5, beside=0.5)
+    assert beside.lengths_ms([ONE, gone]).mean(axis=1) == pytest.approx([11.5, 10.75])
+    assert beside.lengths_ms([JointEdit(transfer=0.0)]).mean() == pytest.approx(11.5)
+    early = replace(overlapped(host=(10.0, 10.0), needed=5.0), slowed=slow)
+    assert early.lengths_ms([ONE]).mean() == pytest.approx(12.0)
 
 
 def test_a_host_that_is_ahead_makes_up_in_the_queue_and_one_that_waits_does_not() -> None:
@@ -101,7 +112,7 @@ def test_a_host_is_not_delayed_by_what_its_device_waits_after_the_host_has_waite
         for at in (20.0 * step + 4.0, 20.0 * step + 8.0, 20.0 * step + 12.0)
     ]
     edges = np.array([[[20.0 * step, 18.0 * step] for step in range(4)]] * 2)
-    program = JointProgram(edges_ms=edges, joins=tuple(joins))
+    program = JointProgram(edges_ms=edges, joins=tuple(joins), slowed=np.zeros(len(edges)))
     assert program.lengths_ms([ONE])[0, 0] == pytest.approx(20.5, abs=0.01)
     assert program.lengths_ms([ONE]).mean() < 22.0
 
@@ -119,7 +130,7 @@ def test_work_is_left_out_between_the_collectives_where_the_rank_does_more_than_
         )
         for places in ((4.0, 4.0), (8.0, 14.0))
     )
-    program = JointProgram(edges_ms=edges, joins=joins)
+    program = JointProgram(edges_ms=edges, joins=joins, slowed=np.zeros(len(edges)))
     gone = JointEdit(less_ms=np.array([[0.0], [6.0]]))
     assert program.lengths_ms([ONE, gone])[:, 0] == pytest.approx([28.0, 22.0])
     more = JointEdit(less_ms=np.array([[0.0], [26.0]]))
@@ -139,7 +150,7 @@ def test_what_a_device_has_made_up_for_is_gone_with_its_lateness() -> None:
         Join(group=0, step=0, members=np.arange(2), places_ms=each, transfer_ms=1.0) for each in places
     )
     edges = np.array([[[0.0, 0.0], [14.0, 6.0]], [[0.0, 0.0], [20.0, 18.0]]])
-    program = JointProgram(edges_ms=edges, joins=joins)
+    program = JointProgram(edges_ms=edges, joins=joins, slowed=np.zeros(len(edges)))
     late = np.array([[0.0], [6.0]])
     whole, work, lateness = program.lengths_ms([ONE, JointEdit(less_ms=late), JointEdit(late_ms=late)])[:, 0]
     assert (whole, lateness) == pytest.approx((22.0, 15.0))

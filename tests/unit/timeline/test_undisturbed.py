@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from unit.timeline.traces import TraceWriter
 
-from torch_bottleneck.timeline.lanes.alone import interrupted, undisturbed
+from torch_bottleneck.timeline.lanes.alone import interrupted, slowed_by_collectives, undisturbed
 from torch_bottleneck.timeline.trace.dialect import Kind
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -37,6 +37,22 @@ def test_shorter_ones_are_not_made_longer() -> None:
 def test_where_the_norm_is_not_known_nothing_is_changed() -> None:
     assert factors([100.0, 100.0], [150.0]) == [1.0] * 3
     assert factors([100.0, 30.0, 300.0, 70.0], [150.0]) == [1.0] * 5
+
+
+def test_what_collectives_cost_the_kernels_beside_them() -> None:
+    """Five products of 100 us, and one of 200 beside a collective that runs for the first 50 of them."""
+    writer, now = TraceWriter(), 0.0
+    for length in (100.0, 100.0, 100.0, 100.0, 100.0, 200.0):
+        writer.launch(now, 1.0, kernel="gemm", start=now + 2.0, length=length)
+        now += length + 5.0
+    writer.launch(now - 205.0, 1.0, kernel=NCCL, start=now - 253.0, length=100.0, stream=20)
+    trace = writer.build()
+    assert undisturbed(trace)[trace.rows(Kind.KERNEL, named="gemm")].tolist() == [1.0] * 5 + [0.5]
+    beside = 45.0 + 50.0  # of the last but one, and of the last
+    assert slowed_by_collectives(trace) == pytest.approx(100.0 / beside)
+    alone = TraceWriter()
+    alone.launch(0.0, 1.0, kernel="gemm", start=2.0, length=50.0)
+    assert slowed_by_collectives(alone.build()) == 0.0
 
 
 def shared(*lengths: float) -> dict[str, float]:
