@@ -19,6 +19,7 @@ from .stragglers import lateness_among
 from .summary import KernelSketch, RankSummary
 
 __all__ = [
+    "OF_DEVICE",
     "Amounts",
     "among_peers",
     "cause_of",
@@ -32,6 +33,7 @@ __all__ = [
 _EXPLAINS = 0.25
 """Of the lateness: an excess must be as much to be its cause."""
 _DEVICE: tuple[LateCause, ...] = ("compute", "optimizer", "copies")
+OF_DEVICE: tuple[LateCause, ...] = (*_DEVICE, "slower device")
 _AS_OFTEN = 0.05
 """Kernels of one name are the same on two ranks if their numbers per step differ by less."""
 _AS_SLOW = 0.5

@@ -250,21 +250,17 @@ def _fleet(
 ) -> Fleet:
     """Add what the ranks say together: who is late and why, and the step without a cause."""
     disturbed = disturbed_ms(summaries, found.sent, account.kernel_waits_ms * account.scale)
+    late_lanes = {lane for late in found.late for lane in late.lanes}
+    peers = [s for k, s in enumerate(summaries) if k not in late_lanes]
+    late_for = [_cause(late, summaries, peers) for late in found.late]
     answered = (
-        answer_together(program, found, account, summaries, step_ms=step_ms, disturbed=disturbed)
+        answer_together(program, found, late_for, account, summaries, step_ms=step_ms, disturbed=disturbed)
         if program is not None
         else None
     )
     stragglers = []
-    late_lanes = {lane for late in found.late for lane in late.lanes}
-    peers = [s for k, s in enumerate(summaries) if k not in late_lanes]
-    for i, late in enumerate(found.late):
+    for i, (late, cause) in enumerate(zip(found.late, late_for, strict=True)):
         mine = [summaries[k] for k in late.lanes]
-        if late.kind == "wandering":
-            amounts = in_single_steps([(summaries[lane], step) for lane, step in late.cells])
-        else:
-            amounts = among_peers(mine, peers or summaries)
-        cause = cause_of(amounts, late.late_ms, taken_ms=device_taken_ms(mine, peers))
         stragglers.append(
             Straggler(
                 ranks=tuple(s.rank for s in mine),
@@ -298,6 +294,15 @@ def _fleet(
             for part in path[:_PATH]
         ),
     )
+
+
+def _cause(late: Late, summaries: Sequence[RankSummary], peers: Sequence[RankSummary]) -> LateCause:
+    mine = [summaries[k] for k in late.lanes]
+    if late.kind == "wandering":
+        amounts = in_single_steps([(summaries[lane], step) for lane, step in late.cells])
+    else:
+        amounts = among_peers(mine, peers or summaries)
+    return cause_of(amounts, late.late_ms, taken_ms=device_taken_ms(mine, peers))
 
 
 def _relieved(account: Account, disturbed: Floats, late_lanes: set[int]) -> float:

@@ -77,6 +77,8 @@ class JointEdit:
     late_ms: Floats | None = None
     """(n, steps): likewise lateness that is gone, and with it what the device does more than the others and
     has made up for where it else waits for its host."""
+    hosts_ms: Floats | None = None
+    """(n, steps): what the hosts take for themselves, however little their devices have to do."""
     transfer: float = 1.0
     """Factor on what transfers take."""
     beside: float = 1.0
@@ -220,9 +222,14 @@ class _Cut:
         longest = part.max(axis=2)
         gone = np.minimum(less, longest)
         left = rest[..., 0] - (less - gone)
-        # Neither host nor device can have more to do than there is time for.
+        # Neither host nor device can have more to do than there is time for, but each host takes its own.
         self._gone = part - np.minimum(part, (longest - gone)[..., None])
-        room = np.stack([left, np.minimum(rest[..., 1], left)], axis=-1).clip(min=0.0)
+        spare = (end - begin)[..., 0] - np.stack(
+            [nothing if e.hosts_ms is None else e.hosts_ms for e in edits]
+        )
+        self._gone[..., 0] = np.minimum(self._gone[..., 0], spare.clip(min=0.0))
+        paced = rest[..., 0] - (spare - self._gone[..., 0]).clip(min=0.0)
+        room = np.stack([np.maximum(left, paced), np.minimum(rest[..., 1], left)], axis=-1).clip(min=0.0)
         self._shrink = np.divide(room, rest, out=np.ones_like(room), where=rest > 0)
         whole = self._gone + rest - room
         self._so_far = np.concatenate([np.zeros_like(whole[:, :, :1]), np.cumsum(whole, axis=2)], axis=2)

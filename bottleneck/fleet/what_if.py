@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model.codes import WhatIf
+from ..model.codes import LateCause, WhatIf
 from ..model.diagnosis import WhatIfResult
 from .account import Account, stands_for
+from .causes import OF_DEVICE
 from .joint import JointEdit, JointProgram
 from .stragglers import Found, excess_of
 from .summary import RankSummary
@@ -49,6 +50,7 @@ class Answered:
 def answer(
     program: JointProgram,
     found: Found,
+    causes: Sequence[LateCause],
     account: Account,
     summaries: Sequence[RankSummary],
     *,
@@ -57,11 +59,13 @@ def answer(
 ) -> Answered | None:
     """Ask all questions; None where the replay does not give the step.
 
-    `disturbed`, (n,), is what kernels take longer beside collectives that wait, ms: gone with the late ranks.
+    `causes` are those of `found.late`; `disturbed`, (n,), is what kernels take longer beside collectives that
+    wait, ms: gone with the late ranks.
     """
     steps = program.steps
     lateness = found.lateness_ms[:, -steps:]
     late = [excess_of(each, found, steps) for each in found.late[:_MOST_LATE]]
+    hosts = _hosts_ms(found, causes, summaries, steps)
     nobody = np.sum([excess_of(each, found, steps) for each in found.late], axis=0) + np.zeros_like(lateness)
     late_lanes = [lane for each in found.late for lane in each.lanes]
     undisturbed = np.repeat(disturbed[:, None], steps, axis=1) * bool(late_lanes)
@@ -72,13 +76,13 @@ def answer(
     asked: list[tuple[WhatIf, JointEdit, str, bool]] = [
         (
             WhatIf.NO_LATE_RANK,
-            JointEdit(late_ms=nobody, less_ms=undisturbed),
+            JointEdit(late_ms=nobody, less_ms=undisturbed, hosts_ms=hosts),
             "no rank later than its peers",
             False,
         ),
         (
             WhatIf.RANKS_EVEN,
-            JointEdit(late_ms=np.maximum(lateness, 0.0), less_ms=undisturbed),
+            JointEdit(late_ms=np.maximum(lateness, 0.0), less_ms=undisturbed, hosts_ms=hosts),
             "no rank slower than the median of its peers, in no step",
             True,
         ),
@@ -108,7 +112,10 @@ def answer(
     lengths = program.lengths_ms(
         [
             JointEdit(),
-            *(JointEdit(late_ms=nobody - each, less_ms=undisturbed * (len(late) > 1)) for each in late),
+            *(
+                JointEdit(late_ms=nobody - each, less_ms=undisturbed * (len(late) > 1), hosts_ms=hosts)
+                for each in late
+            ),
             *(edit for _, edit, _, _ in asked),
         ]
     )
@@ -143,6 +150,18 @@ def answer(
         without_late_ms=without,
         error=error,
     )
+
+
+def _hosts_ms(
+    found: Found, causes: Sequence[LateCause], summaries: Sequence[RankSummary], steps: int
+) -> Floats:
+    """Return what the hosts of ranks take whose devices are late, (n, steps): that remains; 0 for others."""
+    out = np.zeros((len(summaries), steps))
+    for late, cause in zip(found.late, causes, strict=True):
+        for lane in late.lanes if cause in OF_DEVICE else ():
+            if summaries[lane].alone_host_ms:
+                out[lane] = np.median(summaries[lane].alone_host_ms)
+    return out
 
 
 def _of_causes(summaries: Sequence[RankSummary]) -> dict[WhatIf, bool]:

@@ -14,7 +14,7 @@ from unit.fleet.test_compare import STEPS, job
 from torch_bottleneck.fleet.account import stands_for
 from torch_bottleneck.fleet.causes import disturbed_ms
 from torch_bottleneck.fleet.compare import compare_ranks
-from torch_bottleneck.fleet.joint import Join, JointEdit, JointProgram, host_program
+from torch_bottleneck.fleet.joint import At, Join, JointEdit, JointProgram, host_program
 from torch_bottleneck.fleet.stragglers import find_late
 from torch_bottleneck.fleet.summary import AloneWithout, KernelSketch
 from torch_bottleneck.model.codes import WhatIf
@@ -155,6 +155,27 @@ def test_what_a_device_has_made_up_for_is_gone_with_its_lateness() -> None:
     whole, work, lateness = program.lengths_ms([ONE, JointEdit(less_ms=late), JointEdit(late_ms=late)])[:, 0]
     assert (whole, lateness) == pytest.approx((22.0, 15.0))
     assert work == pytest.approx(16.0), "what was made up for would still be done"
+
+
+def test_a_host_keeps_its_pace_when_its_device_is_not_late_any_more() -> None:
+    """Of 20 ms that a device takes 10 are gone: its host has hidden 14 ms behind them."""
+    own = np.array([10.0, 20.0])
+    joins = tuple(
+        Join(
+            group=0,
+            step=step,
+            members=np.arange(2),
+            places_ms=np.repeat((own * (step + 1))[:, None], len(At), axis=1),
+            transfer_ms=1.0,
+        )
+        for step in range(2)
+    )
+    edges = (own[:, None] * np.arange(3))[..., None].repeat(2, axis=2)
+    program = JointProgram(edges_ms=edges, joins=joins, slowed=np.zeros(2))
+    late = np.array([[0.0] * 2, [10.0] * 2])
+    hosts = np.array([[0.0] * 2, [14.0] * 2])
+    edits = [ONE, JointEdit(late_ms=late), JointEdit(late_ms=late, hosts_ms=hosts)]
+    assert program.lengths_ms(edits)[:, 0] == pytest.approx([21.0, 11.0, 15.0])
 
 
 def test_of_the_traced_steps_as_many_are_late_as_the_baseline_tells() -> None:
