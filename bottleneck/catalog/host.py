@@ -27,6 +27,7 @@ _LOOP_WEIGHT = 0.8
 
 _FOR_SIZES = given("sync.waits_for", "==", "sizes", "most waits are for the size of a result")
 _FOR_COPIES = given("sync.waits_for", "==", "copies", "most waits are for copies of what the host has made")
+_FOR_ACTIVATIONS = given("sync.waits_for", "==", "activations", "most waits are for activations on their way")
 
 FIXES: tuple[Fix, ...] = (
     Fix(
@@ -54,7 +55,7 @@ for step, (inputs, targets) in enumerate(loader):
         verify="No synchronising call in a normal step; torch.cuda.set_sync_debug_mode('warn') stays silent.",
         can_try=True,
         options={"every": Option(kind="int")},
-        unless=(_FOR_SIZES, _FOR_COPIES),
+        unless=(_FOR_SIZES, _FOR_COPIES, _FOR_ACTIVATIONS),
         only_answered=True,  # otherwise nothing waits for a read
         sources=(_TUNING, _SYNC_MODE),
     ),
@@ -66,7 +67,7 @@ for step, (inputs, targets) in enumerate(loader):
         " in an if need a size or a value that depends on the data, so the host waits. Use operations of"
         " fixed size on masks instead.",
         when=(ON_GPU,),
-        unless=(_FOR_COPIES,),
+        unless=(_FOR_COPIES, _FOR_ACTIVATIONS),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.SYNCS_GONE,
         basis="the waits removed",
@@ -87,7 +88,7 @@ loss = torch.where(mask, losses, 0.0).sum() / mask.sum().clamp(min=1)""",
         what_to_change="Copy metrics into pinned memory with non_blocking=True, record an event, and read"
         " them one step later, when the copy has arrived.",
         when=(ON_GPU,),
-        unless=(_FOR_SIZES, _FOR_COPIES),
+        unless=(_FOR_SIZES, _FOR_COPIES, _FOR_ACTIVATIONS),
         what_if=WhatIf.SYNCS_GONE,
         basis="the waits removed",
         may_break="Reading before the event has completed gives wrong values.",

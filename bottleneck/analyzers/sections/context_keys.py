@@ -55,7 +55,8 @@ CONTEXT_KEYS: dict[str, str] = {
     "copies.h2d_ms": "float: host-to-device copy time per step",
     "sync.per_step": "float: synchronising calls per step (CPU runs: aten::_local_scalar_dense)",
     "sync.item_per_step": "float",
-    "sync.waits_for": 'str: what most waits are for: "values", "sizes" (nonzero, boolean indexing), "copies"',
+    "sync.waits_for": 'str: what most waits are for: "values", "sizes" (nonzero, boolean indexing), "copies",'
+    ' "activations" (moved to the host and back)',
     # acceleration state
     "matmul.precision": 'str: "highest", "high", "medium"',
     "cudnn.allow_tf32": "bool",

@@ -20,6 +20,7 @@ from ..trace.intervals import latest, within
 from ..trace.kernels import are_messages, classify
 from ..trace.table import Trace
 from .device_masks import DeviceWork
+from .offload import moving
 
 _HIP = re.compile(r"^hip")
 _COPIES = re.compile(r"^aten::(copy_|_to_copy)$")
@@ -76,7 +77,7 @@ def gpu_context(
         "copies.h2d_ms": share(trace.named(TO_DEVICE, activities)) * true_ms,
         "sync.per_step": _per_step(of_kind[EventKind.SYNC], program),
         "sync.item_per_step": _per_step(int(work.items.sum()), program),
-        "sync.waits_for": waits_for(trace, program),
+        "sync.waits_for": waits_for(trace, program, work.offloaded),
         "kernels.matmul_fp32_share": share(work.fp32_math),
         "kernels.conv_share": share(family == "conv"),
         "kernels.bf16_share": share(math & np.isin(dtype, ("bf16", "fp16", "half"))),
@@ -136,10 +137,13 @@ def _micro_steps(trace: Trace, program: Program) -> float:
     return len(trace.rows(Kind.ANNOTATION, named="backward")) / max(1, program.steps)
 
 
-def waits_for(trace: Trace, program: Program) -> str:
+def waits_for(trace: Trace, program: Program, offloaded: NDArray[np.bool_]) -> str:
     """Return what most waits are for.
 
+    `offloaded`: see `offload.offloaded`.
+
     Returns:
+        "activations": that are moved to the host and back.
         "sizes": of results, which depend on the data. "copies": to the device, of what the host just made.
         "values": of tensors; also where the device's work is waited for, or no kind is most.
     """
@@ -147,6 +151,8 @@ def waits_for(trace: Trace, program: Program) -> str:
     if not len(waits):
         return "values"
     rows = program.row[waits]
+    if offloaded.any() and trace.inside(rows, moving(trace, program, offloaded)).mean() > _MOST:
+        return "activations"
     if trace.inside(rows, trace.rows(Kind.OP, named=_SIZED_BY_DATA)).mean() > _MOST:
         return "sizes"
     sent = np.zeros(len(program.kind), dtype=bool)

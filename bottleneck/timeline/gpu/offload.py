@@ -55,10 +55,15 @@ def offloaded(trace: Trace, program: Program) -> NDArray[np.bool_]:
     return out
 
 
-def kept_on_device(trace: Trace, program: Program, moved: NDArray[np.bool_]) -> Edit:
-    """Take away the calls that copy these, with all that they launch and wait for."""
+def moving(trace: Trace, program: Program, moved: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return the rows of the calls that copy these."""
     calls = trace.outermost(trace.rows(Kind.OP, named=_COPY))
     launched = program.row[program.event[moved]]
     around = np.unique(trace.ranges(calls).around(trace.ts_ns[launched], trace.tid[launched]))
-    calls = calls[around[around >= 0]]
+    return calls[around[around >= 0]]
+
+
+def kept_on_device(trace: Trace, program: Program, moved: NDArray[np.bool_]) -> Edit:
+    """Take away the calls that copy these, with all that they launch and wait for."""
+    calls = moving(trace, program, moved)
     return without(trace, program, trace.ts_ns[calls], trace.end_of(calls), of=program.row >= 0)

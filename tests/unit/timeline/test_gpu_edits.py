@@ -326,4 +326,4 @@ def test_what_waits_are_for_is_told_by_the_operator_and_by_what_was_sent_before(
     program = build_program(trace, np.arange(4) * 1_000_000)
     assert program is not None
     assert (program.kind == EventKind.SYNC).sum() == 3
-    assert waits_for(trace, program) == what
+    assert waits_for(trace, program, np.zeros(len(program.event), dtype=bool)) == what

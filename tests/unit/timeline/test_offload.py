@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from torch_bottleneck.model.codes import WhatIf
+from torch_bottleneck.timeline.gpu.context import waits_for
 from torch_bottleneck.timeline.gpu.offload import kept_on_device, offloaded
 from torch_bottleneck.timeline.lanes.program import Program, build_program
 from torch_bottleneck.timeline.lanes.replay import Replay
@@ -68,6 +69,12 @@ def test_what_an_operator_copies_to_the_host_and_its_node_back_was_offloaded() -
 )
 def test_other_copies_are_not(other: dict[str, object]) -> None:
     assert not offloaded(*read(**other)).any()  # type: ignore[arg-type]
+
+
+def test_most_waits_are_for_them() -> None:
+    trace, program = read()
+    assert waits_for(trace, program, offloaded(trace, program)) == "activations"
+    assert waits_for(trace, program, np.zeros(len(program.event), dtype=bool)) != "activations"
 
 
 def test_without_it_the_host_neither_copies_nor_waits() -> None:
