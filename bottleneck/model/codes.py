@@ -300,7 +300,7 @@ CLASSES: dict[BottleneckClass, ClassEntry] = {
     BottleneckClass.TRANSFER: ClassEntry(
         meaning="the step waits for copies",
         parts=(Part.COPIES,),
-        questions=(WhatIf.COPIES_ASYNC, WhatIf.COPIES_GONE),
+        questions=(WhatIf.COPIES_ASYNC, WhatIf.COPIES_GONE, WhatIf.OFFLOADS_GONE),
     ),
     BottleneckClass.COMMUNICATION: ClassEntry(
         meaning="the step waits for other ranks",

@@ -106,7 +106,8 @@ class ExposedCopies(Analyzer):
 
     What it costs you
         The step is replayed with copies on their own stream one step ahead, or without the copies;
-        the latter is an upper bound.
+        the latter is an upper bound. Where most of it are activations that hooks of saved tensors move,
+        without those and the waits for them.
 
     What it is not
         Not device-to-device copies, which count as memory-bound kernels.
@@ -127,11 +128,15 @@ class ExposedCopies(Analyzer):
             return
         exposed = facts.timeline.part_ms(Part.COPIES)
         answer = facts.ask(WhatIf.COPIES_ASYNC) or facts.ask(WhatIf.COPIES_GONE)
+        what = "Copies that do not overlap with computation cost"
+        moved = facts.ask(WhatIf.OFFLOADS_GONE)
+        if moved is not None and (answer is None or moved.saves_ms > answer.saves_ms):
+            answer, what = moved, "Moving activations to the host and back costs"
         if answer is None or answer.saves_ms < 0.002 * facts.true_ms:
             return
         yield self.finding(
             facts,
-            f"Copies that do not overlap with computation cost {ms(answer.saves_ms)} per step",
+            f"{what} {ms(answer.saves_ms)} per step",
             answer=answer,
             time_ms=exposed or None,
             evidence=[*_copy_evidence(facts), *_bandwidths(facts)],

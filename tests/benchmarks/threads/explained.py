@@ -390,7 +390,8 @@ EXPLAINED: dict[str, str] = {
     ),
     "H04": (
         "A call before the forward had no price where no batch is fetched, and so no fix. Mended since: by "
-        "the host's time, 23.5 of 101.6 ms, of which its cure brought 24.7; not run again on a GPU."
+        "the host's time, 24.5 of 114.9 ms when run again, of which its cure brought 24.7 of 101.6. CUDA "
+        "graphs stand first, tried 2.25x."
     ),
     "H05": (
         "FX326 is third, 'at best' by all calls that repeat; in its trial the host scattered by 15 %. The "
@@ -399,8 +400,8 @@ EXPLAINED: dict[str, str] = {
     "H06": "FX414 is predicted to do more (20.5 ms) than the thread's own cure (29.7 of 43.5).",
     "H08": "As H03.",
     "H09": (
-        "No entry at that time: activations that save_on_cpu moves to the host. Mended since (FX341), by the "
-        "numbers that autograd gives to operators and nodes; not run on a GPU."
+        "No entry at that time: activations that save_on_cpu moves to the host. Mended since: FX341 first, "
+        "31.1 of 44.6 ms, tried 1.46x in the run (1.56x by hand)."
     ),
     "H10": (
         "Code given up at the recompile limit had no price on a GPU. Mended since: compile-bound, FX409 "

@@ -91,6 +91,10 @@ def test_the_reading_asks_for_the_step_without_it_and_tells_its_bytes() -> None:
     found = read_whole(trace, find_steps(trace), true_ms=STEP_US / 1e3)
     assert found.what_ifs[WhatIf.OFFLOADS_GONE].saves_ms == pytest.approx(0.2, rel=0.05)
     assert not found.what_ifs[WhatIf.OFFLOADS_GONE].bound
+    # Of the three copies one is the batch's.
+    others = read_whole(read(back=4)[0], find_steps(trace), true_ms=STEP_US / 1e3).what_ifs
+    of_batch = found.what_ifs[WhatIf.COPIES_GONE].saves_ms
+    assert of_batch < 0.5 * others[WhatIf.COPIES_GONE].saves_ms
     assert found.context["copies.offloaded_bytes"] == 400
     plain, _ = read(back=4)
     without = read_whole(plain, find_steps(plain), true_ms=STEP_US / 1e3)

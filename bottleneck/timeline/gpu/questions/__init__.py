@@ -22,7 +22,7 @@ def gpu_questions(
 ) -> Iterator[Question]:
     """Ask everything that takes a device to ask."""
     yield from seam_questions(program, calibration, work)
-    yield from copy_questions(program, known)
+    yield from copy_questions(program, work, known)
     yield from operator_questions(program)
     yield from search_questions(known)
     yield from dispatch_questions(program, calibration, work, known)

@@ -31,8 +31,8 @@ def seam_questions(program: Program, calibration: Calibration, work: DeviceWork)
         )
 
 
-def copy_questions(program: Program, known: Circumstances) -> Iterator[Question]:
-    """Copies that block the host, and copies at all."""
+def copy_questions(program: Program, work: DeviceWork, known: Circumstances) -> Iterator[Question]:
+    """Copies that block the host, and copies at all; those of activations are another matter."""
     blocking = program.kind == EventKind.COPY
     waits = frozenset([EventKind.COPY])
     if blocking.any():
@@ -49,7 +49,7 @@ def copy_questions(program: Program, known: Circumstances) -> Iterator[Question]
             Edit(work={Work.COPY: 0.0}, drop_waits=waits, duration=factor),
             f"replay with the copies at pinned bandwidth ({gbps:.0f} GB/s, {source}), the host not waiting",
         )
-    copies = program.part == PARTS.index(Part.COPIES)
+    copies = (program.part == PARTS.index(Part.COPIES)) & ~work.offloaded
     if copies.any():
         yield Question(
             WhatIf.COPIES_GONE,
