@@ -6,7 +6,7 @@ were timed with nothing attached, and the whole to the true step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
@@ -176,20 +176,23 @@ class Tree:
         With `own_input` what stands before the forward counts, too: for steps that fetch no batch.
         """
         found: dict[tuple[str, str, str], list[Branch]] = {}
+
+        def is_extra(branch: Branch) -> bool:
+            return branch.is_mostly("extra") or (own_input and branch.is_mostly("input"))
+
         pending = self.root.branches()
         while pending:
             branch = pending.pop()
             frame = branch.frame
-            extra = branch.is_mostly("extra") or (own_input and branch.is_mostly("input"))
-            if extra and frame is not None:
+            if is_extra(branch) and frame is not None:
                 same = branch.call or str(frame.line)
                 found.setdefault((frame.file, frame.function, same), []).append(branch)
             else:
                 pending += branch.children.values()
-        whole = [_together([*branches, *self._also_called(branches)]) for branches in found.values()]
+        whole = [_together([*each, *self._also_called(each, is_extra)]) for each in found.values()]
         return sorted(whole, key=lambda branch: -branch.total_ms)
 
-    def _also_called(self, extra: Sequence[Branch]) -> list[Branch]:
+    def _also_called(self, extra: Sequence[Branch], is_extra: Callable[[Branch], bool]) -> list[Branch]:
         """Return the branches that are no extra work by their place, but call what `extra` calls.
 
         None where a model runs in it, as in an evaluation.
@@ -200,7 +203,7 @@ class Tree:
         found, pending = [], self.root.branches()
         while pending:
             branch = pending.pop()
-            if branch.is_mostly("extra"):
+            if is_extra(branch):
                 continue
             if branch.calls_function in called and branch.call == extra[0].call:
                 found.append(branch.as_extra())

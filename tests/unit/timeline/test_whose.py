@@ -521,6 +521,14 @@ def test_where_no_step_fetches_a_batch_what_stands_before_the_forward_has_the_pr
     assert share_of(tree, {})(call) is None
 
 
+def test_a_function_of_the_users_before_the_forward_counts_once() -> None:
+    loads = (at(12, "school.enter()"), at(56, "learner.load_state_dict()", function="enter", loops=()))
+    tree = tree_of(Seen(loads, 20, "", "optimizer"))
+    enter = next(branch for branch in tree.extras(own_input=True) if branch.call == "school.enter()")
+    assert (enter.role, enter.total_ms) == ("input", pytest.approx(20.0))
+    assert share_of(tree, {"extra": 5.0}, lambda host_ms: host_ms)(enter) == (pytest.approx(20.0), True)
+
+
 def test_on_a_gpu_extra_work_costs_what_the_step_saves_without_its_host_time_where_that_is_more() -> None:
     tree = tree_of(Seen((at(30, "copy()"),), 40, "", "optimizer"))
     (copy,) = tree.extras()
