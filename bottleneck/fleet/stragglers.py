@@ -33,7 +33,7 @@ _MEDIAN_ERROR = 1.2533
 """Standard error of a median beside that of a mean."""
 _MANY = 16
 """Values from which the median of their deviations is used, which single large ones do not move."""
-_KNOWN_BEFORE = 4.0
+_KNOWN_BEFORE = 2.0
 """Degrees of freedom of what is known of ranks before any is seen: they differ by half of what is told."""
 _FEW = 16
 """Up to so many peers a rank's own value is left out of their median, which it would move."""
@@ -109,7 +109,7 @@ def find_late(
     lateness = lateness_among(work_ms, sent)
     typical = np.median(lateness, axis=1)
     least = worth * step_ms
-    persistent = _persistent(lateness, typical, sent, least=least) & (typical >= least)
+    persistent = _persistent(work_ms, lateness, sent, least=least) & (typical >= least)
     rest = lateness - typical[:, None]
     punctual = work_ms - np.where(persistent, typical, 0.0)[:, None]
     wandering, cells = _wandering(punctual, rest, persistent, least=least, whole=whole)
@@ -190,10 +190,11 @@ def _peers(sent: Sequence[object]) -> Iterator[NDArray[np.intp]]:
 
 
 def _persistent(
-    lateness: Floats, typical: Floats, sent: Sequence[object], *, least: float
+    work_ms: Floats, lateness: Floats, sent: Sequence[object], *, least: float
 ) -> NDArray[np.bool_]:
     """Return which ranks are late in an ordinary step beyond chance."""
     n, steps = lateness.shape
+    typical = np.median(lateness, axis=1)
     out = np.zeros(n, dtype=bool)
     chance = _FALSE_ALARM / n
     for peers in _peers(sent):
@@ -204,7 +205,9 @@ def _persistent(
             others = peers[peers != lane]
             limits = [0.0]
             if len(others) > 2:
-                limits.append(_beyond(typical[others], chance, usual=least / 2.0))
+                # How they differ without this one, which may be far from them.
+                beside = work_ms[others] - np.median(work_ms[others], axis=0)
+                limits.append(_beyond(np.median(beside, axis=1), chance, usual=least / 2.0))
             if steps > 1:
                 noise, freedom = _noise(rest)
                 limits.append(_MEDIAN_ERROR * noise / math.sqrt(steps) * student_tail(chance, freedom))
