@@ -49,11 +49,15 @@ def verdicts_own_first(
     return tuple(suggestions)
 
 
+_THE_SCRIPTS_OWN = (BottleneckClass.COMPUTE, BottleneckClass.INPUT, BottleneckClass.HOST)
+"""Its work, its input, its Python."""
+
+
 def known_savings(suggestions: Sequence[Suggestion]) -> list[tuple[str, float]]:
     """Return the finding and the saving of each fix of which more is known than the most that it can save.
 
-    General fixes are left out: they name nothing that is to blame. Of the work itself bounds are kept: what
-    they stand for is no wait that some fix might leave.
+    General fixes are left out: they name nothing that is to blame. Of what the script does itself bounds are
+    kept, by their weight: that is no wait which some fix might leave.
     """
     return [
         (s.finding, worth_of(s))
@@ -63,7 +67,7 @@ def known_savings(suggestions: Sequence[Suggestion]) -> list[tuple[str, float]]:
         and (
             not s.bound
             or by_id(s.fix).bound_weight is not None
-            or FINDING_CODES[s.finding].bottleneck_class is BottleneckClass.COMPUTE
+            or FINDING_CODES[s.finding].bottleneck_class in _THE_SCRIPTS_OWN
         )
     ]
 

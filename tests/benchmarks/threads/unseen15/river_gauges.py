@@ -13,7 +13,7 @@ GAUGES, DAYS, SPAN, BATCH = 8, 9_000, 384, 6
 
 
 def make_levels():
-    """Rain in bursts that runs off slowly and arrives later at each gauge down the river."""
+    """Rain in bursts that runs off and arrives later at each gauge down the river."""
     g = torch.Generator().manual_seed(37)
     rain = torch.rand(DAYS + 200, generator=g) ** 8 * 6
     decay = 0.92 ** torch.arange(120.0)
