@@ -449,4 +449,26 @@ EXPLAINED: dict[str, str] = {
         "FX524 is third, 19.5 ms predicted; before it two that were tried and gain as much (pinned memory "
         "2.43x: the trial pins the bytes before they are converted)."
     ),
+    "J01": (
+        "All of the wait for input is told as the gain, 37.3 of 81.3 ms. The two plain runs differ by more, "
+        "88.5 and 43.9 ms (74.4 and 41.0 by the script's author)."
+    ),
+    "J02": (
+        "Work filled 60 % of the step, and the one call that helps takes 26 %. Mended since: a bound of what "
+        "the script does itself counts for the class by its weight; input-bound now."
+    ),
+    "J05": (
+        "No count of threads in processes that the script starts by itself. The class is mended since (as "
+        "J02: input-bound, the wait for these processes)."
+    ),
+    "J06": "The cure still joins the matrices: FX101 and FX107 take all of that for gone.",
+    "J08": "No entry: one backward per loss through a shared body.",
+    "J09": "No entry: all pairs side by side where a sum of two would do. The line is named.",
+    "J10": "No entry: SparseAdam for gradients that are sparse in name only. Its price is in page faults.",
+    "J12": "No entry: the order in which one einsum contracts three operands. The line is named.",
+    "J13": "FX414 is listed behind FX205: what an own Function computes again in its backward is not priced.",
+    "J14": (
+        "Page faults cost 26 % of the step, and three fixes bound by that are listed; nobody had tried them "
+        "there. The thread's own buffer brings nothing."
+    ),
 }
