@@ -69,6 +69,7 @@ CODES = (
     "QUEUE_DEPTH",
     "PLACES",
     "BINS",
+    "_WIDE",
     "_RESAMPLES",
     "_LOOP_WEIGHT",
 )
