@@ -334,4 +334,29 @@ scores = (users * items).sum(-1)""",
             source("https://github.com/deepchem/deepchem/pull/4515", "sum in place of einsum", "5.6 times"),
         ),
     ),
+    Fix(
+        id="FX342",
+        title="Add the losses up, and go back once",
+        addresses=("BN321",),
+        for_calls=("torch.Tensor.backward",),
+        what_to_change="Each backward goes through all that its loss shares with the others, and adds its gradients"
+        " to theirs. One backward of the sum makes the same ones. A factor of a loss stays its factor.",
+        what_if=WhatIf.CALL_GONE,
+        basis="what was visited before is not visited again",
+        risk=Risk.SAFE,
+        may_break="The gradients of a single loss cannot be looked at, clipped or weighed any more. Rounding differs"
+        " in the last digits.",
+        code="""\
+# was: for loss in losses: loss.backward(retain_graph=True)
+sum(losses).backward()""",
+        undo="Go back from each loss again.",
+        verify="One backward per step; the loss is the same.",
+        arithmetic=Arithmetic.REORDERED,
+        sources=(
+            docs("generated/torch.autograd.backward.html", "torch.autograd.backward: gradients accumulate"),
+            source(
+                "https://github.com/mitmul/chainer-faster-rcnn/issues/16", "A backward for each of two losses"
+            ),
+        ),
+    ),
 )

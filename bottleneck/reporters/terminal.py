@@ -24,6 +24,7 @@ from .rows.diagnosis import (
     device_line,
     headline,
     step_line,
+    told_budget,
 )
 from .rows.fleet import (
     account_rows,
@@ -77,7 +78,7 @@ def render(
 
 def _screen(diagnosis: Diagnosis, page: Page, room: Room) -> str:
     _verdict(page, diagnosis, room)
-    _budget(page, diagnosis, budget_rows(diagnosis, most=room.budget), details_too=False)
+    _budget(page, diagnosis, told_budget(diagnosis, room.budget), details_too=False)
     _causes(page, diagnosis, room)
     _ranks(page, diagnosis, room)
     _code(page, diagnosis, room)

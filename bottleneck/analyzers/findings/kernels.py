@@ -14,6 +14,7 @@ from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.flops import PRODUCTS
 from ...model.words import ms, percent
+from ...timeline.lanes.costly import BACKWARD
 from ..base import Analyzer, Facts, kernel_evidence, share_evidence
 from .launch import mostly_launching
 
@@ -276,7 +277,8 @@ class CostlyCalls(Analyzer):
     What it means
         Some operators of torch do far more than their result needs: a quantile sorts all numbers, an
         embedding with max_norm handles the rows of a batch one after the other, an argmax over an outer
-        axis jumps through memory, matrices of integers are multiplied without BLAS.
+        axis jumps through memory, matrices of integers are multiplied without BLAS. A backward for each
+        of several losses goes through what they share once for each.
 
     How it is measured
         The time of such operators in the trace, with their part of the backward. Where it depends on
@@ -311,7 +313,9 @@ class CostlyCalls(Analyzer):
         leaves = [node.site for node in nodes if node.role == "forward" and not node.children]
         found = self.finding(
             facts,
-            f"`{call.callee}()` takes {ms(answer.saves_ms)} per step, forward and backward",
+            f"Going back anew through what losses share takes {ms(answer.saves_ms)} per step"
+            if call.callee == BACKWARD
+            else f"`{call.callee}()` takes {ms(answer.saves_ms)} per step, forward and backward",
             answer=answer,
             evidence=[
                 Evidence(

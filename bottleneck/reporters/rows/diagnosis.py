@@ -19,6 +19,7 @@ _NOTHING = 0.0005
 """Shows as 0.0 %."""
 _BUDGET_LINES = 8
 """As many as a bar has segments that are distinguishable without colour."""
+_MOST_UNNAMED = 0.25
 
 NEGLIGIBLE = f"{100 * NEGLIGIBLE_SHARE:.0f} %"
 """The share below which a report combines causes and gains, as text."""
@@ -35,6 +36,8 @@ class BudgetRow:
     ms: float
     share: float
     detail: str = ""
+    combined: bool = False
+    """It stands for several small ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +90,21 @@ def budget_rows(diagnosis: Diagnosis, *, whole: bool = False, most: int = _BUDGE
         rows.append(
             BudgetRow(
                 label=f"{len(small)} smaller lines",
+                combined=True,
                 ms=sum(row.ms for row in small),
                 share=sum(row.share for row in small),
             )
         )
     return rows + last
+
+
+def told_budget(diagnosis: Diagnosis, most: int) -> list[BudgetRow]:
+    """Return the budget in so many lines, or in more, so that a quarter of the step is unnamed at most."""
+    rows = budget_rows(diagnosis, most=most)
+    unnamed = sum(row.share for row in rows if row.combined)
+    if unnamed > _MOST_UNNAMED and most < _BUDGET_LINES:
+        return told_budget(diagnosis, most + 1)
+    return rows
 
 
 def bar_cells(shares: Sequence[float], width: int) -> list[int]:

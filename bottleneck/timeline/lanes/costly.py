@@ -18,7 +18,7 @@ from ..trace.dialect import Kind
 from ..trace.intervals import latest
 from ..trace.operators import NODE, WRITTEN
 from ..trace.table import NONE, Trace
-from .recompute import recorders
+from .recompute import recorders, visited_again
 
 CALLS = {
     "aten::quantile": "torch.quantile",
@@ -28,6 +28,8 @@ CALLS = {
     "aten::_sparse_addmm": "torch.sparse.mm",
 }
 """Name of the operator -> what Python calls it; a fix names each of the latter. Beside `COSTLY_AT_TIMES`."""
+BACKWARD = "torch.Tensor.backward"
+"""A second one in a step goes through what the losses share anew."""
 _ONLY_WITH = {"aten::_sparse_addmm": "aten::_indices"}
 """What an operator calls where there is a cheaper way: of sparse layouts, COO has such indices."""
 
@@ -67,14 +69,15 @@ def costly_rows(
             those = _those(trace, call, among).tolist()
             callees.update(dict.fromkeys(those, name))
             which.update(dict.fromkeys(those, k))
+    found = _gone_through_again(trace, among)
     calls = np.array(sorted(callees), dtype=np.intp)
     calls = calls[~trace.named(_PARTS, calls) | (trace.sequence[calls] >= 0)]
     if not len(calls):
-        return []
+        return found
     nodes = trace.rows(Kind.OP, named=NODE, among=among)
     calls = trace.outermost(calls[~trace.inside(calls, nodes)])
     if not len(calls):
-        return []
+        return found
     made = recorders(trace)
     recorded = np.array([made.get(number, NONE) for number in trace.sequence[nodes].tolist()], dtype=np.intp)
     written = trace.named(WRITTEN, nodes) & (recorded != NONE)
@@ -90,12 +93,22 @@ def costly_rows(
     callee = np.array([callees[row] for row in calls.tolist()])
     of_seen = np.array([which.get(row, NONE) for row in calls.tolist()], dtype=np.intp)[within]
     forward, stays = calls[~trace.named(_PARTS, calls)], _of_all_at_once(trace, nodes, of_seen, seen)
-    found = []
     for name in np.unique(callee).tolist():
         rows, its = calls[callee == name], callee[within] == name
         gone = np.sort(np.concatenate([rows[np.isin(rows, forward)], nodes[its & ~stays]]))
         found.append(CostlyRows(callee=name, rows=rows, nodes=nodes[its], gone=gone))
     return found
+
+
+def _gone_through_again(trace: Trace, among: NDArray[np.bool_] | None) -> list[CostlyRows]:
+    """Return what backward passes visit that an earlier one has; the rows are where each begins to."""
+    gone = visited_again(trace, among=among)
+    if not len(gone):
+        return []
+    nodes = trace.rows(Kind.OP, named=NODE, among=among)
+    again = np.isin(nodes, gone)
+    begins = again & ~np.append(False, again[:-1])
+    return [CostlyRows(callee=BACKWARD, rows=nodes[begins], nodes=gone, gone=gone)]
 
 
 def _of_all_at_once(
@@ -149,4 +162,6 @@ def _those(trace: Trace, call: CostlyCalls, among: NDArray[np.bool_] | None) -> 
 
 def costly_basis(callee: str) -> str:
     """Say what the price of such calls is."""
+    if callee == BACKWARD:
+        return "without going back again through what an earlier backward of the step has visited"
     return f"without `{callee}()`, forward and backward; the other way to the same result takes time, too"

@@ -26,6 +26,7 @@ from .calibrate import Calibration
 from .program import Program
 from .replay import Edit, Replay
 
+_UPDATE = re.compile(r"^Optimizer\.step#")
 _FORWARD_ONLY = re.compile(
     r"^aten::(linear|conv[123]d|layer_norm|batch_norm|group_norm|instance_norm|rms_norm|embedding|gelu|relu"
     r"|silu|softmax|log_softmax|dropout|scaled_dot_product_attention|max_pool[123]d|einsum)$"
@@ -126,16 +127,46 @@ def first_passes(trace: Trace) -> NDArray[np.bool_]:
     Not those that another node recorded, which make the gradient of a gradient (`create_graph=True`), and no
     second visit, which a graph that is kept can have. What has no number is not known to be either.
     """
-    ops = trace.rows(Kind.OP)
-    ops = ops[trace.sequence[ops] >= 0]
     nodes = trace.rows(Kind.OP, named=NODE)
-    others = ops[~trace.named(NODE, ops)]
-    inside = trace.sequence[others[trace.inside(others, nodes)]]
     numbers = trace.sequence[nodes]
     first = np.zeros(len(nodes), dtype=bool)
     first[np.unique(numbers, return_index=True)[1]] = True
+    return (numbers < 0) | first & ~_by_nodes(trace, nodes)
+
+
+def _by_nodes(trace: Trace, nodes: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Return which nodes another node recorded, (n,)."""
+    ops = trace.rows(Kind.OP)
+    ops = ops[trace.sequence[ops] >= 0]
+    others = ops[~trace.named(NODE, ops)]
+    inside = trace.sequence[others[trace.inside(others, nodes)]]
+    numbers = trace.sequence[nodes]
     outside = np.asarray(list(recorders(trace)), dtype=numbers.dtype)
-    return (numbers < 0) | first & (np.isin(numbers, outside) | ~np.isin(numbers, inside))
+    return ~np.isin(numbers, outside) & np.isin(numbers, inside)
+
+
+def visited_again(trace: Trace, *, among: NDArray[np.bool_] | None = None) -> NDArray[np.intp]:
+    """Return the nodes that a backward visits though one before it has, since the last update.
+
+    A backward for each of several losses goes through what they share anew. With it go the sums into the
+    gradients of parameters: these have no number, and follow the nodes that they are of. None where a
+    backward has made a graph (`create_graph=True`): then the first is gone through again for other gradients.
+    """
+    nodes = trace.rows(Kind.OP, named=NODE, among=among)
+    if not len(nodes) or _by_nodes(trace, nodes).any():
+        return nodes[:0]
+    updates = trace.ts_ns[trace.rows(Kind.ANNOTATION, Kind.OP, named=_UPDATE)]
+    since = latest(updates, trace.ts_ns[nodes])
+    seen: set[tuple[int, int]] = set()
+    again, gone = False, []
+    for row, *visit in zip(nodes.tolist(), trace.sequence[nodes].tolist(), since.tolist(), strict=True):
+        number, stretch = visit
+        if number >= 0:
+            again = (number, stretch) in seen
+            seen.add((number, stretch))
+        if again:
+            gone.append(row)
+    return np.asarray(gone, dtype=np.intp)
 
 
 def later_work(trace: Trace, program: Program) -> NDArray[np.bool_]:

@@ -32,6 +32,60 @@ def traced(step: Callable[[torch.Tensor], torch.Tensor], folder: Path) -> Trace:
     return read_trace(folder / "trace.json")
 
 
+NET, HEADS = torch.nn.Linear(3, 8), [torch.nn.Linear(8, 1) for _ in range(3)]
+SGD = torch.optim.SGD([each for part in (NET, *HEADS) for each in part.parameters()], lr=0.1)
+ONE = torch.optim.SGD(HEADS[0].parameters(), lr=0.1)
+
+
+def trained(go_back: Callable[[list[torch.Tensor]], object], folder: Path) -> Trace:
+    """Profile two steps of a body with three heads, and how they go back from its losses."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        for _ in range(2):
+            SGD.zero_grad()
+            body = NET(torch.randn(4, 3)).relu()
+            go_back([head(body).sum() for head in HEADS])
+            SGD.step()
+    profiler.export_chrome_trace(str(folder / "trace.json"))
+    return read_trace(folder / "trace.json")
+
+
+def each(losses: list[torch.Tensor]) -> None:
+    for loss in losses:
+        loss.backward(retain_graph=True)
+
+
+def with_an_update_between(losses: list[torch.Tensor]) -> None:
+    losses[0].backward(retain_graph=True)
+    ONE.step()
+    torch.autograd.backward(losses[1:])
+
+
+def of_a_gradient(losses: list[torch.Tensor]) -> None:
+    (slope,) = torch.autograd.grad(losses[0], NET.weight, create_graph=True)
+    (slope.square().sum() + losses[1]).backward()
+
+
+def test_a_backward_for_each_loss_goes_anew_through_what_they_share(tmp_path: Path) -> None:
+    trace = trained(each, tmp_path)
+    calls = found(trace)["torch.Tensor.backward"]
+    names = [trace.name_of(row).rpartition(" ")[2] for row in calls.gone.tolist()]
+    assert len(calls.rows) == 2 * 2, "two of three in each of two steps"
+    assert names.count("ReluBackward0") == names.count("AddmmBackward0") == 4
+    assert names.count("torch::autograd::AccumulateGrad") == 2 * 4, (
+        "of the body's two parameters, not of the heads"
+    )
+
+
+@pytest.mark.parametrize(
+    "go_back", [lambda losses: sum(losses).backward(), with_an_update_between, of_a_gradient],
+    ids=["sum", "an update between", "gradient of a gradient"],
+)  # fmt: skip
+def test_one_backward_of_the_sum_and_what_cannot_be_summed_is_left_alone(
+    go_back: Callable[[list[torch.Tensor]], object], tmp_path: Path
+) -> None:
+    assert "torch.Tensor.backward" not in found(trained(go_back, tmp_path))
+
+
 def found(trace: Trace, *seen: CostlyCalls) -> dict[str, CostlyRows]:
     return {each.callee: each for each in costly_rows(trace, seen=seen)}
 
