@@ -282,7 +282,8 @@ class CostlyCalls(Analyzer):
 
     How it is measured
         The time of such operators in the trace, with their part of the backward. Where it depends on
-        axes, types and sizes, the calls of one step tell.
+        axes, types and sizes, the calls of one step tell. That a backward visits a node which one
+        before it has visited shows by the node's number.
 
     What it costs you
         The step is replayed without them: a bound, since the other way takes time, too. Where the
