@@ -355,7 +355,9 @@ sum(losses).backward()""",
         sources=(
             docs("generated/torch.autograd.backward.html", "torch.autograd.backward: gradients accumulate"),
             source(
-                "https://github.com/mitmul/chainer-faster-rcnn/issues/16", "A backward for each of two losses"
+                "https://github.com/mitmul/chainer-faster-rcnn/issues/16",
+                "A backward for each of four losses",
+                "the sum speeds up the training about 3 times",
             ),
         ),
     ),

@@ -77,11 +77,17 @@ class Found:
     """What the step would be shorter without all of them."""
 
     @property
+    def single(self) -> NDArray[np.bool_]:
+        """(n, steps): where a rank is late that is not in others, or not by as much."""
+        out = np.zeros(self.lateness_ms.shape, dtype=bool)
+        for cell in (cell for each in self.late for cell in each.cells):
+            out[cell] = True
+        return out
+
+    @property
     def single_steps(self) -> NDArray[np.bool_]:
-        """(steps,): those in which a rank is late that is not in others, or not by as much."""
-        late = np.zeros(self.lateness_ms.shape[1], dtype=bool)
-        late[[step for each in self.late for _, step in each.cells]] = True
-        return late
+        """(steps,): those in which any rank is."""
+        return np.asarray(self.single.any(axis=0))
 
 
 def find_late(
@@ -159,12 +165,9 @@ def excess_of(late: Late, found: Found, steps: int) -> Floats:
         lanes = list(late.lanes)
         mine = lateness[lanes]
         by_chance = np.abs(mine - usual[lanes, None]) <= found.chance_ms[lanes, None]
-        # What single steps are later by is told of them.
-        single = np.zeros(lateness.shape, dtype=bool)
-        for cell in (cell for each in found.late for cell in each.cells):
-            single[cell] = True
         mean = np.average(mine, axis=1, weights=by_chance)[:, None]
-        out[lanes] = np.maximum(np.where(by_chance | single[lanes], mean, mine), 0.0)
+        # What single steps are later by is told of them.
+        out[lanes] = np.maximum(np.where(by_chance | found.single[lanes], mean, mine), 0.0)
     for lane, step in late.cells:
         out[lane, step] = max(0.0, float(lateness[lane, step] - usual[lane]))
     return out[:, -steps:]

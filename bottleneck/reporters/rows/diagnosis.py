@@ -20,6 +20,7 @@ _NOTHING = 0.0005
 _BUDGET_LINES = 8
 """As many as a bar has segments that are distinguishable without colour."""
 _MOST_UNNAMED = 0.25
+"""Of the step, in the line of several small ones on a screen."""
 
 NEGLIGIBLE = f"{100 * NEGLIGIBLE_SHARE:.0f} %"
 """The share below which a report combines causes and gains, as text."""

@@ -9,6 +9,7 @@ for its device; the device has so much to do up to each collective, and up to wh
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,33 +58,45 @@ def undisturbed(trace: Trace) -> NDArray[np.float64]:
     fills the device takes up to twice as long, be it beside one for a part of its time only. The norm are
     kernels of the same name without one, where they agree.
     """
+    kernels = _beside_collectives(trace)
     out = np.ones(len(trace))
-    rows, beside = _beside(trace)
-    length = np.maximum(trace.end_of(rows) - trace.ts_ns[rows].astype(np.int64), 1)
-    for name in np.unique(trace.name[rows[beside > 0]]).tolist():
-        mine = trace.name[rows] == name
-        free, held = length[mine & (beside == 0)], mine & (beside > 0)
-        usual = float(np.median(free)) if len(free) >= _ENOUGH else 0.0
-        if usual and float(np.median(np.abs(free - usual))) < _AGREE * usual:
-            out[rows[held]] = np.minimum(1.0, usual / length[held])
+    out[kernels.rows] = kernels.usual / kernels.length
     return out
 
 
 def slowed_by_collectives(trace: Trace) -> float:
     """Return what the device's own kernels take longer per time that a collective runs beside them."""
-    rows, beside = _beside(trace)
-    length = trace.end_of(rows) - trace.ts_ns[rows].astype(np.int64)
-    return float((length * (1.0 - undisturbed(trace)[rows])).sum()) / max(float(beside.sum()), 1.0)
+    kernels = _beside_collectives(trace)
+    return float((kernels.length - kernels.usual).sum()) / max(float(kernels.beside.sum()), 1.0)
 
 
-def _beside(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows of kernels that are no collectives, and for how long one runs beside each, ns."""
+class _BesideCollectives(NamedTuple):
+    """The kernels that are no collectives, (k,) each; times in ns."""
+
+    rows: NDArray[np.intp]
+    length: NDArray[np.int64]
+    beside: NDArray[np.int64]
+    """How long a collective runs beside it."""
+    usual: NDArray[np.float64]
+    """Its length without one; where that is not known, or longer, its own."""
+
+
+def _beside_collectives(trace: Trace) -> _BesideCollectives:
     rows = trace.rows(Kind.KERNEL)
     collective = trace.named(is_collective, rows)
     others, rows = rows[collective], rows[~collective]
     start, end = trace.ts_ns[others].astype(np.int64), trace.end_of(others)
     own = np.stack([trace.ts_ns[rows].astype(np.int64), trace.end_of(rows)], axis=1)
-    return rows, np.diff(intervals.covered(start, end, own), axis=1)[:, 0]
+    beside = np.diff(intervals.covered(start, end, own), axis=1)[:, 0]
+    length = np.maximum(own[:, 1] - own[:, 0], 1)
+    usual = length.astype(np.float64)
+    for name in np.unique(trace.name[rows[beside > 0]]).tolist():
+        mine = trace.name[rows] == name
+        free, held = length[mine & (beside == 0)], mine & (beside > 0)
+        median = float(np.median(free)) if len(free) >= _ENOUGH else 0.0
+        if median and float(np.median(np.abs(free - median))) < _AGREE * median:
+            usual[held] = np.minimum(usual[held], median)
+    return _BesideCollectives(rows, length, beside, usual)
 
 
 def interrupted(trace: Trace) -> dict[str, float]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ..trace.dialect import Kind
+from ..trace.dialect import OPTIMIZER_STEP, Kind
 from ..trace.intervals import latest, measure, which
 from ..trace.operators import NODE, WRITTEN
 from ..trace.table import Trace
@@ -26,7 +26,6 @@ from .calibrate import Calibration
 from .program import Program
 from .replay import Edit, Replay
 
-_UPDATE = re.compile(r"^Optimizer\.step#")
 _FORWARD_ONLY = re.compile(
     r"^aten::(linear|conv[123]d|layer_norm|batch_norm|group_norm|instance_norm|rms_norm|embedding|gelu|relu"
     r"|silu|softmax|log_softmax|dropout|scaled_dot_product_attention|max_pool[123]d|einsum)$"
@@ -153,20 +152,16 @@ def visited_again(trace: Trace, *, among: NDArray[np.bool_] | None = None) -> ND
     backward has made a graph (`create_graph=True`): then the first is gone through again for other gradients.
     """
     nodes = trace.rows(Kind.OP, named=NODE, among=among)
-    if not len(nodes) or _by_nodes(trace, nodes).any():
+    numbers = trace.sequence[nodes]
+    updates = trace.ts_ns[trace.rows(Kind.ANNOTATION, Kind.OP, named=OPTIMIZER_STEP)]
+    visits = np.stack([numbers, trace.name[nodes], latest(updates, trace.ts_ns[nodes])], axis=1)
+    again = np.ones(len(nodes), dtype=bool)
+    again[np.unique(visits, axis=0, return_index=True)[1]] = False
+    # Most traces have none, and who recorded the nodes takes long to find.
+    if not (again & (numbers >= 0)).any() or _by_nodes(trace, nodes).any():
         return nodes[:0]
-    updates = trace.ts_ns[trace.rows(Kind.ANNOTATION, Kind.OP, named=_UPDATE)]
-    since = latest(updates, trace.ts_ns[nodes])
-    seen: set[tuple[int, int]] = set()
-    again, gone = False, []
-    for row, *visit in zip(nodes.tolist(), trace.sequence[nodes].tolist(), since.tolist(), strict=True):
-        number, stretch = visit
-        if number >= 0:
-            again = (number, stretch) in seen
-            seen.add((number, stretch))
-        if again:
-            gone.append(row)
-    return np.asarray(gone, dtype=np.intp)
+    numbered = np.maximum.accumulate(np.where(numbers >= 0, np.arange(len(nodes)), 0))
+    return nodes[again[numbered] & (numbers[numbered] >= 0)]
 
 
 def later_work(trace: Trace, program: Program) -> NDArray[np.bool_]:

@@ -17,12 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..trace import intervals
-from ..trace.dialect import HOST_CALL_KINDS, PROFILER_STEP, Kind
+from ..trace.dialect import HOST_CALL_KINDS, OPTIMIZER_STEP, PROFILER_STEP, Kind
 from ..trace.operators import NODE
 from ..trace.table import NONE, Thread, Trace
 from .periods import find_period, identity_period
-
-_OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#.+$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +103,7 @@ def _with_work(trace: Trace, start: NDArray[np.int64], end: NDArray[np.int64]) -
 
 
 def _from_optimizer(trace: Trace, threads: tuple[Thread, ...]) -> Steps | None:
-    rows, thread = _matching(trace, _OPTIMIZER_STEP)
+    rows, thread = _matching(trace, OPTIMIZER_STEP)
     rows = _updates(trace, trace.outermost(rows))
     if len(rows) < 2:
         return None

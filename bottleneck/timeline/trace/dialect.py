@@ -68,6 +68,7 @@ MISNAMED = (
 """What some dialects call kernels, by the beginnings of their names."""
 
 PROFILER_STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
+OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#.+$")
 WAIT_CALL = re.compile(r"(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize")
 STREAM_WAIT = re.compile(r"^Stream Wait Event$")
 """A stream is told to wait for another one; told beside the host's call, which does not name the stream."""

@@ -76,6 +76,16 @@ def test_a_backward_for_each_loss_goes_anew_through_what_they_share(tmp_path: Pa
     )
 
 
+def test_a_part_that_is_written_has_the_number_of_another_node_and_no_second_visit(tmp_path: Path) -> None:
+    def write(losses: list[torch.Tensor]) -> None:
+        parts = torch.zeros(len(losses))
+        for i, loss in enumerate(losses):
+            parts[i] = 2 * loss
+        parts.sum().backward()
+
+    assert "torch.Tensor.backward" not in found(trained(write, tmp_path))
+
+
 @pytest.mark.parametrize(
     "go_back", [lambda losses: sum(losses).backward(), with_an_update_between, of_a_gradient],
     ids=["sum", "an update between", "gradient of a gradient"],
