@@ -69,7 +69,7 @@ def summary_of(reading: Reading) -> RankSummary:
         true_ms=timeline.true_ms,
         window_ms=timeline.window_ms or 0.0,
         has_step=reading.basis.summary.true_ms is not None,
-        timed_ms=_timed(reading),
+        timed_ms=reading.basis.timed_ms[-_TIMED:],
         recorded_ms=tuple(recorded[-_STEPS:].tolist()),
         alone_ms=timeline.alone_ms[-_STEPS:] if timeline.usable_what_ifs else (),
         alone_host_ms=timeline.alone_host_ms[-_STEPS:] if timeline.usable_what_ifs else (),
@@ -127,17 +127,6 @@ def _steps(reading: Reading) -> tuple[Steps | None, Alone | None]:
         return steps, None
     start, end = alone.moments[:-1], alone.moments[1:]
     return replace(steps, start_ns=start, end_ns=end, numbers=steps.numbers[1:]), alone
-
-
-def _timed(reading: Reading) -> tuple[float, ...]:
-    """Return the lengths of the unprofiled steps, also of those with rare work, without evaluations."""
-    run, kept, rare = reading.basis.run, reading.basis.kept, reading.basis.rare
-    window = run.window("baseline") if run is not None else None
-    if window is None or kept is None:
-        return ()
-    kept = kept | rare.steps if rare is not None and not rare.evaluates else kept
-    times, _ = step_times(window.steps)
-    return tuple(ms for ms, keep in zip(times, kept, strict=True) if keep and ms is not None)[-_TIMED:]
 
 
 def _edges(alone: Alone | None) -> tuple[tuple[float, float], ...]:

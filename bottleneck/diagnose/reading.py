@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..analyzers.sections.view_rows import window_steps
 from ..ingest import bundle as ingest
 from ..ingest import flops_from_shapes
@@ -23,6 +26,7 @@ from ..timeline.result import Timeline
 from ..timeline.steps.baseline import read_baseline
 from ..timeline.steps.basis import StepBasis, find_basis
 from ..timeline.steps.facts import Facts, on_gpu
+from ..timeline.steps.kinds import as_traced_ms
 from ..timeline.steps.rare import as_often_as_traced_ms, ordinary_steps, with_rare
 from ..timeline.steps.recorded import recorded_ms
 from ..timeline.steps.starts import with_starts
@@ -56,9 +60,9 @@ def read_rank(rank: ingest.Rank, true_step_ms: float | None) -> Reading:
     rare = basis.rare
     readable = steps if steps is None or rare is None else ordinary_steps(steps, rare)
     timeline = _read_timeline(rank, readable, basis, flops, true_ms=basis.ordinary_ms)
-    if rare is not None and timeline.alone_ms and steps is not None:
+    window_ms = _window_ms(basis, steps, recorded) if timeline.alone_ms else None
+    if window_ms is not None:
         # Rare on one rank, it is waiting on the others: ranks are compared by all steps.
-        window_ms = timeline.true_ms + as_often_as_traced_ms(steps, rare)
         whole = _read_timeline(rank, steps, basis, flops, true_ms=window_ms)
         names = ("alone", "alone_ms", "alone_host_ms", "alone_without", "own_work_ms")
         timeline = replace(timeline, window_ms=window_ms, **{name: getattr(whole, name) for name in names})
@@ -97,6 +101,15 @@ def read_rank(rank: ingest.Rank, true_step_ms: float | None) -> Reading:
         windows=window_steps(basis.run, steps, kept=basis.kept),
         memory=memory,
     )
+
+
+def _window_ms(basis: StepBasis, steps: Steps | None, recorded: NDArray[np.float64] | None) -> float | None:
+    """Return what the traced steps take on average without a profiler, if they are not like all steps."""
+    if steps is None or recorded is None or basis.ordinary_ms is None:
+        return None
+    if basis.rare is not None:
+        return basis.ordinary_ms + as_often_as_traced_ms(steps, basis.rare)
+    return as_traced_ms(recorded, basis.timed_ms)
 
 
 def _read_timeline(

@@ -23,10 +23,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..timeline.steps.kinds import as_timed
 from .collectives import BINS
 from .match import Group, Lane, Matched
 
-__all__ = ["Account", "account_of", "stands_for"]
+__all__ = ["Account", "account_of"]
 
 Floats = NDArray[np.float64]
 
@@ -62,6 +63,7 @@ def account_of(
     matched: Matched,
     *,
     unprofiled_ms: Sequence[float],
+    timed_ms: Sequence[Sequence[float]],
     recorded_ms: Sequence[Sequence[float]],
     alone_ms: Sequence[Sequence[float]],
     messages_ms: Sequence[Sequence[tuple[float, float, int]]],
@@ -72,6 +74,7 @@ def account_of(
         lanes: the ranks.
         matched: their collectives.
         unprofiled_ms: what these steps take on average without a profiler, on each rank.
+        timed_ms: lengths of the steps that were timed without a profiler.
         recorded_ms: lengths of its last recorded steps.
         alone_ms: the same as replayed without communication, at their speed without a profiler.
         messages_ms: what the stages of a pipeline send each other: see `collectives.messages_ms`.
@@ -105,7 +108,12 @@ def account_of(
     length = np.stack([_last(lengths, steps) for lengths in recorded_ms])
     traced = length.mean(axis=1)
     scale = np.divide(np.asarray(unprofiled_ms), traced, out=np.ones(n), where=traced > 0)[:, None]
-    length, waits, transfer = length * scale, waits * scale / 1e6, transfer * scale / 1e6
+    own = length - (waits + transfer) / 1e6
+    ends = np.stack([own, own + transfer / 1e6, length], axis=1)
+    for k in range(n):
+        found = as_timed(length[k], timed_ms[k])
+        ends[k] = found.each_ms(ends[k]) if found is not None else ends[k] * scale[k]
+    length, transfer, waits = ends[:, 2], ends[:, 1] - ends[:, 0], ends[:, 2] - ends[:, 1]
     alone = np.stack([_last(lengths, steps) for lengths in alone_ms])
     own = _own(length, length, waits, transfer, alone)
     waits_ms = np.maximum(length - own - transfer, 0.0)
@@ -129,34 +137,6 @@ def account_of(
         length_ms=usual,
         waited_for=np.where(waited_for.any(axis=1), waited_for.argmax(axis=1), -1),
     )
-
-
-def stands_for(length_ms: Floats, late: NDArray[np.bool_], timed_ms: Sequence[Sequence[float]]) -> Floats:
-    """Return for how much of a step of the job each traced one stands, (steps,).
-
-    Of a few traced steps more, or fewer, hold what makes somebody late now and then than of all steps. How
-    many of them do, and how long they take, the steps tell that were timed without a profiler.
-
-    Args:
-        length_ms: (steps,) of the traced steps.
-        late: (steps,) those in which somebody is late who is not in the others.
-        timed_ms: lengths of the timed steps, of each rank.
-    """
-    even = np.full(len(length_ms), 1.0 / len(length_ms))
-    timed = [np.asarray(ms) for ms in timed_ms if len(ms)]
-    if not late.any() or late.all() or not timed:
-        return even
-    between = 1.0 + length_ms[late].mean() / length_ms[~late].mean()
-    out = []
-    for ms in timed:
-        long = ms > np.median(ms) * between / 2.0
-        if not long.any() or long.all():
-            return even
-        out.append(
-            np.where(late, ms[long].sum() / length_ms[late].sum(), ms[~long].sum() / length_ms[~late].sum())
-            / len(ms)
-        )
-    return np.asarray(np.median(out, axis=0))
 
 
 def _own(shorter: Floats, longer: Floats, waits: Floats, transfer: Floats, alone: Floats) -> Floats:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from ..model.codes import LateCause, Part
 from ..model.diagnosis import BucketSizes, Fleet, PathPart, RankRow, Straggler, UnreadRank
 from ..model.finding import NEGLIGIBLE_SHARE
-from .account import Account, account_of, stands_for
+from ..timeline.steps.kinds import as_timed
+from .account import Account, account_of
 from .buckets import bucket_answer, bucket_sizes
 from .causes import among_peers, cause_of, device_taken_ms, disturbed_ms, excess_ms, in_single_steps, site_of
 from .clock import Clock, align
@@ -107,6 +108,7 @@ def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank]
         at,
         matched,
         unprofiled_ms=[s.unprofiled_ms for s in mine],
+        timed_ms=[s.timed_ms for s in mine],
         recorded_ms=[s.recorded_ms for s in mine],
         alone_ms=[s.alone_ms for s in mine],
         messages_ms=[s.messages_ms for s in mine],
@@ -332,18 +334,22 @@ def _rows(
     fleet: Fleet,
     found: Found,
 ) -> tuple[RankRow, ...]:
-    counts = stands_for(account.length_ms, found.single_steps, [summaries[i].timed_ms for i in able])
     excess = excess_ms([summaries[i] for i in able], found.sent)
     causes: dict[int, LateCause] = {rank: s.cause for s in fleet.stragglers for rank in s.ranks}
     out = [_row(summary) for summary in summaries]
     for k, i in enumerate(able):
         longest = int(account.waited_for[k])
+        parts = (account.own_ms[k], account.bubble_ms[k], account.transfer_ms[k], account.waits_ms[k])
+        ends = np.cumsum(parts, axis=0)
+        timed = as_timed(ends[-1], summaries[i].timed_ms)
+        means = timed.mean_ms(ends) if timed is not None else ends.mean(axis=1)
+        own, bubble, transfer, waits = np.diff(means, prepend=0.0).tolist()
         out[i] = msgspec.structs.replace(
             out[i],
-            own_ms=float(account.own_ms[k] @ counts),
-            waits_for_others_ms=float(account.waits_ms[k] @ counts),
-            transfer_ms=float(account.transfer_ms[k] @ counts),
-            bubble_ms=float(account.bubble_ms[k] @ counts) if summaries[i].messages_ms else None,
+            own_ms=own,
+            waits_for_others_ms=waits,
+            transfer_ms=transfer,
+            bubble_ms=bubble if summaries[i].messages_ms else None,
             late_ms=float(found.late_ms[k]),
             late_steps_ms=tuple(np.round(found.lateness_ms[k, -_STEPS:], 3).tolist()),
             excess_ms=excess[k],

@@ -84,11 +84,6 @@ class Found:
             out[cell] = True
         return out
 
-    @property
-    def single_steps(self) -> NDArray[np.bool_]:
-        """(steps,): those in which any rank is."""
-        return np.asarray(self.single.any(axis=0))
-
 
 def find_late(
     work_ms: Floats,

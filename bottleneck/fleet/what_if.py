@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from ..model.codes import LateCause, WhatIf
 from ..model.diagnosis import WhatIfResult
-from .account import Account, stands_for
+from ..timeline.steps.kinds import as_timed, as_traced_ms
+from .account import Account
 from .causes import OF_DEVICE
 from .joint import JointEdit, JointProgram
 from .stragglers import Found, excess_of
@@ -121,10 +122,13 @@ def answer(
     )
     if lengths[0].sum() <= 0 or step_ms <= 0:
         return None
-    window_ms = float(np.median([s.unprofiled_ms for s in summaries]))
+    # Any of them: they make their steps together.
+    timed_ms = max((s.timed_ms for s in summaries), key=len)
+    window_ms = as_traced_ms(lengths[0], timed_ms) or float(np.median([s.unprofiled_ms for s in summaries]))
     error = float(abs(lengths[0].mean() - window_ms)) / window_ms
-    counts = stands_for(lengths[0], found.single_steps[-steps:], [s.timed_ms for s in summaries])
-    plain, *rest = (lengths @ counts).tolist()
+    timed = as_timed(lengths[0], timed_ms)
+    means = timed.mean_ms(lengths) if timed is not None else lengths.mean(axis=1)
+    plain, *rest = means.tolist()
     if error > MAX_JOINT_ERROR:
         return None
     scale = step_ms / plain

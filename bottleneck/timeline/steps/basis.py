@@ -60,6 +60,17 @@ class StepBasis:
         started_ms = self.starts.cost_ms if self.starts is not None else 0.0
         return true_ms - started_ms - (self.rare.ms if self.rare is not None else 0.0)
 
+    @property
+    def timed_ms(self) -> tuple[float, ...]:
+        """Lengths of the unprofiled steps, also of those with rare work, without evaluations."""
+        window = self.run.window("baseline") if self.run is not None else None
+        if window is None or self.kept is None:
+            return ()
+        rare = self.rare
+        kept = self.kept | rare.steps if rare is not None and not rare.evaluates else self.kept
+        times, _ = step_times(window.steps)
+        return tuple(t for t, keep in zip(times, kept, strict=True) if keep and t is not None)
+
 
 def _tail(table: StepTable, count: int) -> StepTable:
     """The last `count` steps of a table."""

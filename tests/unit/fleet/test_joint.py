@@ -11,11 +11,9 @@ from recorded.diagnosed import diagnosis_of
 from unit.fleet.jobs import STEP_MS, TRANSFER_MS, summary
 from unit.fleet.test_compare import STEPS, job
 
-from torch_bottleneck.fleet.account import stands_for
 from torch_bottleneck.fleet.causes import disturbed_ms
 from torch_bottleneck.fleet.compare import compare_ranks
 from torch_bottleneck.fleet.joint import At, Join, JointEdit, JointProgram, host_program
-from torch_bottleneck.fleet.stragglers import find_late
 from torch_bottleneck.fleet.summary import AloneWithout, KernelSketch
 from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.diagnosis import Fleet, WhatIfResult
@@ -180,34 +178,31 @@ def test_a_host_keeps_its_pace_when_its_device_is_not_late_any_more() -> None:
 
 def test_of_the_traced_steps_as_many_are_late_as_the_baseline_tells() -> None:
     """One of four traced steps is late by 20 ms; of the baseline a third."""
-    own = np.array([[STEP_MS - TRANSFER_MS] * STEPS, STEP_MS - TRANSFER_MS + np.array([0.0, 0.0, 20.0, 0.0])])
-    lengths = tuple((own[1] + TRANSFER_MS).tolist())
+    late = np.array([0.0, 0.0, 20.0, 0.0])
+    own = np.array([[STEP_MS - TRANSFER_MS] * STEPS, STEP_MS - TRANSFER_MS + late])
     ranks = [
         summary(
             rank,
-            (own[1] - own[rank]).tolist(),
-            true_ms=25.0,
-            recorded_ms=lengths,
+            (late if rank == 0 else 0.0 * late).tolist(),
+            true_ms=STEP_MS + 20.0 / 3,
+            window_ms=STEP_MS + 20.0 / 4,
+            recorded_ms=tuple((STEP_MS + late).tolist()),
             alone_ms=tuple(own[rank].tolist()),
             alone_edges_ms=tuple((float(ms), float(ms)) for ms in np.cumsum([0.0, *own[rank]])),
-            timed_ms=timed,
+            timed_ms=(STEP_MS, STEP_MS, STEP_MS + 20.0) * 5,
         )
-        for rank, timed in enumerate([(20.0, 20.0, 40.0) * 5, (40.0, 20.0, 20.0) * 5])
+        for rank in range(2)
     ]
-    found = find_late(own, step_ms=25.0, worth=0.02, sent=["", ""], groups=[], numbers=[0, 1], whole=STEPS)
-    assert found.late[0].cells == ((1, -2),)
-    late, timed = found.single_steps, [each.timed_ms for each in ranks]
-    counts = stands_for(np.asarray(lengths), late, timed)
-    assert counts.tolist() == pytest.approx([2 / 9, 2 / 9, 1 / 3, 2 / 9])
-    slower = [np.asarray(ms) * 1.5 for ms in timed]
-    assert stands_for(np.asarray(lengths), late, slower).tolist() == pytest.approx(
-        [1 / 3, 1 / 3, 1 / 2, 1 / 3]
-    )
-    assert stands_for(np.asarray(lengths), late, [()]).tolist() == [0.25] * STEPS
-    assert (
-        stands_for(np.asarray(lengths), replace(found, late=()).single_steps, timed).tolist()
-        == [0.25] * STEPS
-    )
+    compared = compare_ranks(ranks)
+    punctual, later = compared.rows
+    assert punctual.waits_for_others_ms == pytest.approx(20.0 / 3, rel=0.05)
+    assert later.own_ms == pytest.approx(STEP_MS + 20.0 / 3 - TRANSFER_MS, rel=0.05)
+    for row in compared.rows:
+        parts = (row.own_ms, row.waits_for_others_ms, row.transfer_ms)
+        assert sum(part or 0.0 for part in parts) == pytest.approx(STEP_MS + 20.0 / 3)
+    (straggler,) = compared.fleet.stragglers
+    assert (straggler.ranks, straggler.kind) == ((1,), "wandering")
+    assert compared.fleet.step_without_late_ranks_ms == pytest.approx(STEP_MS, rel=0.05)
 
 
 def test_nobody_late_and_the_network_twice_as_fast() -> None:
