@@ -111,8 +111,7 @@ def account_of(
     own = length - (waits + transfer) / 1e6
     ends = np.stack([own, own + transfer / 1e6, length], axis=1)
     for k in range(n):
-        found = as_timed(length[k], timed_ms[k])
-        ends[k] = found.each_ms(ends[k]) if found is not None else ends[k] * scale[k]
+        ends[k] = as_timed(length[k], timed_ms[k], pace=scale[k, 0]).each_ms(ends[k])
     length, transfer, waits = ends[:, 2], ends[:, 1] - ends[:, 0], ends[:, 2] - ends[:, 1]
     alone = np.stack([_last(lengths, steps) for lengths in alone_ms])
     own = _own(length, length, waits, transfer, alone)

@@ -341,8 +341,7 @@ def _rows(
         longest = int(account.waited_for[k])
         parts = (account.own_ms[k], account.bubble_ms[k], account.transfer_ms[k], account.waits_ms[k])
         ends = np.cumsum(parts, axis=0)
-        timed = as_timed(ends[-1], summaries[i].timed_ms)
-        means = timed.mean_ms(ends) if timed is not None else ends.mean(axis=1)
+        means = as_timed(ends[-1], summaries[i].timed_ms).mean_ms(ends)
         own, bubble, transfer, waits = np.diff(means, prepend=0.0).tolist()
         out[i] = msgspec.structs.replace(
             out[i],

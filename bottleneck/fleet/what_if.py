@@ -64,10 +64,22 @@ def answer(
     wait, ms: gone with the late ranks.
     """
     steps = program.steps
-    lateness = found.lateness_ms[:, -steps:]
-    late = [excess_of(each, found, steps) for each in found.late[:_MOST_LATE]]
+    plain_ms = program.lengths_ms([JointEdit()])[0]
+    if plain_ms.sum() <= 0 or step_ms <= 0:
+        return None
+    # Any of them: they make their steps together.
+    timed_ms = max((s.timed_ms for s in summaries), key=len)
+    window_ms = as_traced_ms(plain_ms, timed_ms) or float(np.median([s.unprofiled_ms for s in summaries]))
+    error = float(abs(plain_ms.mean() - window_ms)) / window_ms
+    if error > MAX_JOINT_ERROR:
+        return None
+    timed = as_timed(plain_ms, timed_ms)
+    # In the time of the replay, as what is taken off there.
+    lateness = found.lateness_ms[:, -steps:] / timed.paces
+    late = [excess_of(each, found, steps) / timed.paces for each in found.late]
+    nobody = np.sum(late, axis=0) + np.zeros_like(lateness)
+    late = late[:_MOST_LATE]
     hosts = _hosts_ms(found, causes, summaries, steps)
-    nobody = np.sum([excess_of(each, found, steps) for each in found.late], axis=0) + np.zeros_like(lateness)
     late_lanes = [lane for each in found.late for lane in each.lanes]
     undisturbed = np.repeat(disturbed[:, None], steps, axis=1) * bool(late_lanes)
     # By as much later than thought are those that they are late beside.
@@ -112,7 +124,6 @@ def answer(
         )
     lengths = program.lengths_ms(
         [
-            JointEdit(),
             *(
                 JointEdit(late_ms=nobody - each, less_ms=undisturbed * (len(late) > 1), hosts_ms=hosts)
                 for each in late
@@ -120,18 +131,8 @@ def answer(
             *(edit for _, edit, _, _ in asked),
         ]
     )
-    if lengths[0].sum() <= 0 or step_ms <= 0:
-        return None
-    # Any of them: they make their steps together.
-    timed_ms = max((s.timed_ms for s in summaries), key=len)
-    window_ms = as_traced_ms(lengths[0], timed_ms) or float(np.median([s.unprofiled_ms for s in summaries]))
-    error = float(abs(lengths[0].mean() - window_ms)) / window_ms
-    timed = as_timed(lengths[0], timed_ms)
-    means = timed.mean_ms(lengths) if timed is not None else lengths.mean(axis=1)
-    plain, *rest = means.tolist()
-    if error > MAX_JOINT_ERROR:
-        return None
-    scale = step_ms / plain
+    scale = step_ms / float(timed.mean_ms(plain_ms))
+    rest = timed.mean_ms(lengths).tolist()
     costs, answers = rest[: len(late)], rest[len(late) :]
     least = {WhatIf.COMM_OVERLAPPED: program.busy_ms}
     results = []

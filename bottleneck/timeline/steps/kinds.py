@@ -81,39 +81,50 @@ def as_traced_ms(traced_ms: Floats, timed_ms: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsTimed:
-    """What times within traced steps are on average without a profiler."""
+    """What times within traced steps are without a profiler."""
 
-    traced: Kinds
-    share: float
+    long: NDArray[np.bool_]
+    """(steps,) of the traced steps; none of them if they are of one kind."""
+    share: float = 0.0
     """How many of the timed steps are long, of one."""
-    pace: float
+    usual_ms: float = math.inf
+    """Mean of the other traced steps."""
+    pace: float = 1.0
     """Of timed to traced time, up to what an ordinary step takes."""
-    pace_beyond: float
+    pace_beyond: float = 1.0
     """The same of what long steps take longer."""
+
+    @property
+    def paces(self) -> Floats:
+        """(steps,): of timed to traced time at the end of each step."""
+        return np.where(self.long, self.pace_beyond, self.pace)
 
     def each_ms(self, traced_ms: Floats) -> Floats:
         """Return times in traced steps, each from the begin of its step, without the profiler.
 
         Of shape (..., steps), as what is returned.
         """
-        within = np.where(self.traced.long, np.minimum(traced_ms, self.traced.usual_ms), traced_ms)
+        within = np.where(self.long, np.minimum(traced_ms, self.usual_ms), traced_ms)
         return np.asarray(self.pace * within + self.pace_beyond * (traced_ms - within))
 
     def mean_ms(self, traced_ms: Floats) -> Floats:
         """Return the mean over the last axis of the same, each kind as often as it was timed."""
-        each, long = self.each_ms(traced_ms), self.traced.long
-        usual_ms, long_ms = each[..., ~long].mean(axis=-1), each[..., long].mean(axis=-1)
+        each = self.each_ms(traced_ms)
+        if not self.long.any():
+            return np.asarray(each.mean(axis=-1))
+        usual_ms, long_ms = each[..., ~self.long].mean(axis=-1), each[..., self.long].mean(axis=-1)
         return np.asarray((1.0 - self.share) * usual_ms + self.share * long_ms)
 
 
-def as_timed(traced_ms: Floats, timed_ms: Sequence[float]) -> AsTimed | None:
-    """Compare traced with timed steps; None where either are of one kind."""
+def as_timed(traced_ms: Floats, timed_ms: Sequence[float], *, pace: float = 1.0) -> AsTimed:
+    """Compare traced with timed steps; `pace` holds where either are of one kind."""
     traced, timed = two_kinds(traced_ms, fewest=1), two_kinds(timed_ms)
     if traced is None or timed is None:
-        return None
+        return AsTimed(long=np.zeros(len(traced_ms), dtype=bool), pace=pace)
     return AsTimed(
-        traced=traced,
+        long=traced.long,
         share=timed.share,
+        usual_ms=traced.usual_ms,
         pace=timed.usual_ms / traced.usual_ms,
         pace_beyond=(timed.long_ms - timed.usual_ms) / (traced.long_ms - traced.usual_ms),
     )
