@@ -245,6 +245,8 @@ class StackFrame(_Record, frozen=True, kw_only=True):
     """`module.name` of the library function that called this frame; empty if the user's own code did."""
     loops: tuple[tuple[int, int], ...] = ()
     """First and last line of the loops around the line in its function, the outermost first."""
+    discards: bool = False
+    """The statement there is a call by itself, whose value is thrown away."""
 
 
 class Stacks(_Record, frozen=True, kw_only=True):

@@ -29,7 +29,8 @@ class WaitingForInput(Analyzer):
     How it is measured
         The time in the loader is measured in the baseline window, with no profiler attached. On a
         GPU the trace shows how much of it left the device idle, and only that part counts. Python
-        between the fetch and the forward counts as preparing the batch.
+        between the fetch and the forward counts as preparing the batch. Where no step fetches one, so
+        does what stands between the update and the next forward and has a value that is used.
 
     What it costs you
         The step is replayed with every batch ready immediately; the difference is the price. More

@@ -33,6 +33,8 @@ class Place(NamedTuple):
     """`module.name` of the library function that is called; empty if it is the user's own or not known."""
     loops: tuple[tuple[int, int], ...]
     """First and last line of the loops around it in its function, the outermost first."""
+    discards: bool
+    """The statement there is a call by itself, whose value is thrown away."""
 
 
 def place_of(code: CodeType, instruction: int, namespace: dict[str, Any]) -> Place:
@@ -43,7 +45,8 @@ def place_of(code: CodeType, instruction: int, namespace: dict[str, Any]) -> Pla
     position = position_of(code, instruction)
     line = position[0]
     call, callee = call_at(code.co_filename, position, namespace)
-    return Place(line, call, callee, loops_around(code.co_filename, line, since=code.co_firstlineno))
+    loops = loops_around(code.co_filename, line, since=code.co_firstlineno)
+    return Place(line, call, callee, loops, line in _discarding(code.co_filename))
 
 
 def call_at(file: str, position: Position, namespace: dict[str, Any]) -> tuple[str, str]:
@@ -136,6 +139,17 @@ def _expressions(file: str) -> dict[tuple[Any, Any], list[ast.expr | ast.For]]:
         if isinstance(node, ast.Assign) and isinstance(name := node.targets[0], ast.Name):
             out.setdefault(("made", (name.lineno, name.col_offset)), []).append(node.value)
     return out
+
+
+@lru_cache(maxsize=64)
+def _discarding(file: str) -> frozenset[int]:
+    """Return the lines of a file's statements that are a call by itself."""
+    return frozenset(
+        line
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.Expr) and isinstance(node.value, (ast.Call, ast.Await))
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    )
 
 
 def _called(function: ast.expr, namespace: dict[str, Any]) -> str:

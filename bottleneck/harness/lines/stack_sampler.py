@@ -214,6 +214,7 @@ class StackSampler:
                     callee=place.callee,
                     via=above,
                     loops=place.loops,
+                    discards=place.discards,
                 )
             )
             above = ""

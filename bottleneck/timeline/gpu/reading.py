@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.codes import Part, WhatIf
+from ...model.diagnosis import WhatIfResult
 from ...model.doubt import Doubt, DoubtCode
 from ...model.finding import NEGLIGIBLE_SHARE
 from ...model.run import CostlyCalls, JsonValue, Run
 from ...model.view import CodeNode, Role
 from ..lanes.budget import budget_lines, step_budget
-from ..lanes.by_code import code_tree, extra_nodes, share_of
+from ..lanes.by_code import code_tree, extra_nodes, input_gone_ms, share_of
 from ..lanes.calibrate import MAX_REPLAY_ERROR, TYPICAL_SCALE, Calibration, calibrate
 from ..lanes.costly import costly_rows
 from ..lanes.labels import Work
@@ -50,7 +51,8 @@ from .questions.circumstances import Circumstances
 from .spans import read_spans
 
 _IDLE = (
-    Work.INPUT, Work.HOST, Work.COMPILE, Work.SEAM, Work.OPTIMIZER, Work.ASIDE, Work.OPERATORS
+    Work.INPUT, Work.HOST, Work.COMPILE, Work.SEAM, Work.OPTIMIZER, Work.ASIDE, Work.OPERATORS,
+    Work.BATCH_OPERATORS,
 )  # fmt: skip
 _FILLED = 0.9
 """Of the step: phases of so much leave the host no time to wait outside them."""
@@ -105,7 +107,6 @@ class GpuReader:
             timeline,
             profiled_ms=calibration.observed_ms,
             budget=budget_lines(parts, true_ms=true_ms),
-            what_ifs=answers.results if usable else {},
             kernels=kernel_rows(trace, program, true_ms=true_ms, scale=self.device_scale),
             spans=read_spans(
                 trace,
@@ -151,23 +152,36 @@ class GpuReader:
         )
 
     def _by_code(self, priced: Priced, *, usable: bool) -> dict[str, Any]:
-        """Return the tree of the step, by the host's time, and its extra work."""
+        """Return the tree of the step, by the host's time, its extra work, and what is answered."""
         tree, true_ms = self.facts.tree, self.facts.true_ms
+        what_ifs = dict(priced.answers.results) if usable else {}
         if tree is None:
-            return {}
+            return {"what_ifs": what_ifs}
         saves: dict[Role, float] = {}
         if usable:
             edit = gradients_untouched(self.trace, self.replay.program, thread=self.steps.thread[1])
             told = priced.answers.edits.get(WhatIf.HOST_WORK_GONE)
             saves["extra"] = true_ms - priced.asker.step_ms(edit.and_also(told) if told is not None else edit)
-            if WhatIf.INPUT_READY in priced.answers.edits:
+            if WhatIf.INPUT_READY in priced.answers.edits and not self.facts.own_input:
                 ready = priced.answers.results.get(WhatIf.INPUT_READY)
                 saves["input"] = ready.saves_ms if ready is not None else 0.0
-        price = share_of(tree, saves, self._host_time_gone(priced) if usable else None)
+        without_ms = self._host_time_gone(priced) if usable else None
+        price = share_of(tree, saves, without_ms)
         whole = code_tree(tree, true_ms=true_ms, price=price, loaders=self.facts.loaders)
         extras = extra_nodes(tree, true_ms=true_ms, price=price, own_input=usable and "input" not in saves)
+        if without_ms is not None and self.facts.own_input:
+            # The replay leaves its launches and copies.
+            ready = what_ifs.get(WhatIf.INPUT_READY)
+            gone_ms = input_gone_ms(tree.own_input_ms(), without_ms)
+            if gone_ms > max(NEGLIGIBLE_SHARE * true_ms, ready.saves_ms if ready is not None else 0.0):
+                what_ifs[WhatIf.INPUT_READY] = WhatIfResult(
+                    question=WhatIf.INPUT_READY,
+                    step_ms=true_ms - gone_ms,
+                    saves_ms=gone_ms,
+                    basis="the host spends as much less outside of the phases as making the batch takes",
+                )
         loops = {"update_loop": tree.update_loop(), "loop_owner": tree.owner}
-        return {"tree": whole, "extras": extras, **loops}
+        return {"tree": whole, "extras": extras, "what_ifs": what_ifs, **loops}
 
     def _host_time_gone(self, priced: Priced) -> Callable[[float], float]:
         """Return what tells the saving, ms, of a host that spends so many ms less outside of the phases."""
@@ -253,6 +267,7 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
         main_tid=steps.thread[1],
         compile_facts=facts.compile_facts,
         evaluates=facts.evaluates,
+        own_input=facts.own_input,
     )
     if program is None or program.steps < 1:
         return None

@@ -171,9 +171,10 @@ def _paused_at(program: Program, frames: UserFrames, main_tid: int) -> SourceSit
 
 def _describe(work: Work) -> str:
     return {
-        Work.INPUT: "fetching the next batch",
+        Work.INPUT: "fetching or making the next batch",
         Work.HOST: "Python without operators or device calls",
         Work.OPERATORS: "operators that compute on the host",
+        Work.BATCH_OPERATORS: "operators that make the next batch on the host",
         Work.ASIDE: "operators after the update",
         Work.COMPILE: "compiling",
         Work.SEAM: "between compiled regions",

@@ -90,7 +90,7 @@ def share_of(
     (`without_ms` tells what the step saves then), all launches remaining, and the one without all that
     stands between backward and forward, but for the update, of which the branch has a share. Each leaves
     something in, so the greater counts. Input has its share of the step with every batch ready; where the
-    steps fetch none and make it themselves, it has the price of the host's time.
+    steps fetch none and make it themselves, it has the price of the host's time: see `input_gone_ms`.
     What a hook in the backward costs is not known, and copies to the device are no production. Calls
     in the forward that belong to extra work are not in its price.
     `saves_ms` is of each role of which the replay can tell it.
@@ -108,15 +108,22 @@ def share_of(
         if mine < _ONE_CALL * elsewhere:
             return None
         if role == "input" and role not in saves_ms and without_ms is not None:
-            host_ms = without_ms(mine)
-            # Where the host waits for what it has launched, its time tells nothing.
-            return (host_ms, True) if host_ms >= _ONE_CALL * mine > 0 else None
+            return (gone_ms, True) if (gone_ms := input_gone_ms(mine, without_ms)) else None
         if whole_ms <= 0:
             return None
         share_ms = saves_ms[role] * mine / whole_ms
         return max(share_ms, without_ms(mine) if role == "extra" and without_ms is not None else 0.0), True
 
     return price
+
+
+def input_gone_ms(host_ms: float, without_ms: Callable[[float], float]) -> float:
+    """Return what the step saves without so much of the host's time for its input; 0 where that is not known.
+
+    Where the host waits for what it has launched, its time tells nothing.
+    """
+    saves = without_ms(host_ms)
+    return saves if saves >= _ONE_CALL * host_ms > 0 else 0.0
 
 
 def code_tree(tree: Tree, *, true_ms: float, price: Pricer, loaders: Sequence[LoaderFacts] = ()) -> CodeNode:

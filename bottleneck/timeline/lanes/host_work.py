@@ -108,12 +108,14 @@ def read_host_work(
     high_ns: int,
     compile_facts: CompileFacts | None = None,
     evaluates: bool = False,
+    own_input: float = 0.0,
 ) -> HostWork:
     """Read what the launching threads did between their device calls.
 
     Between `low_ns` and `high_ns`. `threads` marks rows on launching threads (training and autograd), `main`
     those on the training thread, whose labels hold for all. With `evaluates` every step runs a model without
-    gradients, which is dispatch as any other forward.
+    gradients, which is dispatch as any other forward. `own_input` is the share of the time from an update to
+    the next forward, its last part, in which the step makes its batch itself.
     """
     in_window = trace.overlapping(low_ns, high_ns)
 
@@ -169,6 +171,7 @@ def read_host_work(
         painter.paint(start, end, Work.OPERATORS, over=Work.DISPATCH)
     for start, end in stands_aside:
         painter.paint(start, end, Work.ASIDE, over=Work.DISPATCH)
+    _paint_input(painter, trace, inside, label, own_input)
     for start, end in spans(reads):
         painter.paint(start, end, Work.SYNC)
     for start, end in around:
@@ -220,6 +223,26 @@ def _aside(
     ends = trace.end_of(rows[label == Work.OPTIMIZER])
     following = np.minimum(begins[intervals.before(begins[:-1], ends)], high_ns)
     return [(start, end) for start, end in zip(ends.tolist(), following.tolist(), strict=True) if end > start]
+
+
+def _paint_input(
+    painter: _Painter, trace: Trace, rows: NDArray[np.intp], label: NDArray[np.int8], share: float
+) -> None:
+    """Count what makes a batch as input: the last part of the host's own work between update and forward."""
+    if share <= 0:
+        return
+    forwards = trace.ts_ns[rows[trace.named(("forward", "evaluation"), rows)]]
+    edges, work = painter.edges, painter.work
+    ends = np.append(edges[:1], trace.end_of(rows[label == Work.OPTIMIZER]))
+    untils = np.append(forwards, edges[-1])[intervals.before(forwards, ends)]
+    own = np.isin(work, (Work.HOST, Work.OPERATORS, Work.ASIDE, Work.DISPATCH))
+    for end, until in zip(ends.tolist(), untils.tolist(), strict=True):
+        cells = intervals.within(edges, end, until)
+        spent = np.where(own[cells], np.diff(edges)[cells], 0)
+        middle = np.cumsum(spent) - spent / 2
+        made = middle >= (1.0 - share) * spent.sum()
+        for before, then in ((Work.HOST, Work.INPUT), (Work.OPERATORS, Work.BATCH_OPERATORS)):
+            work[cells][made & (work[cells] == before)] = then
 
 
 def _idle(

@@ -68,6 +68,8 @@ class Work(IntEnum):
     """Time of the step that no trace divides."""
     OPERATORS = 18
     """On a run with a GPU: operators that compute on the host."""
+    BATCH_OPERATORS = 19
+    """Those of them that make the batch."""
 
 
 PART_OF_WORK: dict[Work, Part] = {
@@ -90,6 +92,7 @@ PART_OF_WORK: dict[Work, Part] = {
     Work.COLLECTOR: Part.HOST,
     Work.UNKNOWN: Part.UNEXPLAINED,
     Work.OPERATORS: Part.HOST,
+    Work.BATCH_OPERATORS: Part.INPUT,
 }
 WORK_OF_WAIT = {
     EventKind.SYNC: Work.SYNC,

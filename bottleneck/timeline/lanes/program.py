@@ -314,6 +314,7 @@ def build_program(
     main_tid: int | None = None,
     compile_facts: CompileFacts | None = None,
     evaluates: bool = False,
+    own_input: float = 0.0,
 ) -> Program | None:
     """Build the program of the whole steps between the first and the last boundary.
 
@@ -355,6 +356,7 @@ def build_program(
         high_ns=high,
         compile_facts=compile_facts,
         evaluates=evaluates,
+        own_input=own_input,
     )
 
     events = _events(trace, np.flatnonzero(call_mask), activities, step_edges_ns)

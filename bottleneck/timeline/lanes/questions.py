@@ -102,10 +102,10 @@ def shared_questions(program: Program, facts: Facts) -> Iterator[Question]:
     """Ask for the step without each host-side cause, and without communication between ranks."""
     has = program.work.sum(axis=0) > 0
     kinds = program.kind
-    if has[Work.INPUT]:
+    if has[[Work.INPUT, Work.BATCH_OPERATORS]].any():
         yield Question(
             WhatIf.INPUT_READY,
-            Edit(work={Work.INPUT: 0.0}),
+            Edit(work={Work.INPUT: 0.0, Work.BATCH_OPERATORS: 0.0}),
             "replay with every batch ready when it is needed",
         )
     if (kinds == EventKind.SYNC).any():

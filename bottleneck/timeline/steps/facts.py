@@ -92,6 +92,14 @@ class Facts:
         return call or (self.tree.input_line() if self.tree is not None else None)
 
     @property
+    def own_input(self) -> float:
+        """Share of the time between update and forward in which the step makes its batch; 0 with a loader."""
+        baseline, tree = self.baseline, self.tree
+        if tree is None or baseline is None or baseline.phases_ms.get("data"):
+            return 0.0
+        return tree.own_input_share
+
+    @property
     def cores(self) -> int | None:
         """Cores that loader workers may use."""
         return self.run.host.cores if self.run is not None else None

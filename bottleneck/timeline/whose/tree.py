@@ -76,6 +76,11 @@ class Branch:
         return 0 < _MOSTLY * self.total_ms <= self.by_role.get(role, 0.0)
 
     @property
+    def makes_nothing(self) -> bool:
+        """It stands before the forward, but its value is thrown away."""
+        return self.is_mostly("input") and self.frame is not None and self.frame.discards
+
+    @property
     def by_phase(self) -> dict[str, float]:
         """Time per step by phase."""
         out: dict[str, float] = {}
@@ -158,6 +163,10 @@ class Branch:
             yield from child.walk()
 
 
+_TRAINS = {"forward", "backward", "optimizer"}
+_BETWEEN_STEPS: tuple[Role, ...] = ("extra", "input")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
     """The step by whose code it is."""
@@ -173,12 +182,13 @@ class Tree:
 
         Lines of one function that make the same call are one branch. A function of the user's that is called
         for nothing there is called for nothing in the forward, too: those calls belong to it.
-        With `own_input` what stands before the forward counts, too: for steps that fetch no batch.
+        With `own_input`, for steps that fetch no batch, so is what stands before the forward and makes none,
+        as its value is thrown away.
         """
         found: dict[tuple[str, str, str], list[Branch]] = {}
 
         def is_extra(branch: Branch) -> bool:
-            return branch.is_mostly("extra") or (own_input and branch.is_mostly("input"))
+            return branch.is_mostly("extra") or (own_input and branch.makes_nothing)
 
         pending = self.root.branches()
         while pending:
@@ -239,6 +249,29 @@ class Tree:
                 whole.children[key] = child
         return whole
 
+    def own_input_ms(self) -> float:
+        """Return what the training process itself does for its input, outside of all phases.
+
+        A line that has a model act for what is trained on makes no batch.
+        """
+        ms, pending = 0.0, [self.root]
+        while pending:
+            branch = pending.pop()
+            if "evaluation" in branch.by_phase and not branch.by_phase.keys() & _TRAINS:
+                continue
+            if branch.is_mostly("input"):
+                ms += 0.0 if branch.makes_nothing else branch.ms.get(("", "input"), 0.0)
+            else:
+                pending += branch.children.values()
+        return ms
+
+    @property
+    def own_input_share(self) -> float:
+        """Of what is extra work and input outside of all phases: what makes a batch."""
+        made_ms = self.own_input_ms()
+        both = sum(self.root.ms.get(("", role), 0.0) for role in _BETWEEN_STEPS)
+        return made_ms / both if both > 0 else 0.0
+
     def input_line(self) -> SiteTime | None:
         """Return the deepest line that takes most of what the training process does for its input.
 
@@ -247,7 +280,9 @@ class Tree:
         whole, pending = Branch(), self.root.branches()
         while pending:
             branch = pending.pop()
-            if 0 < _MOSTLY * branch.total_ms <= branch.by_role.get("input", 0.0):
+            if branch.makes_nothing:
+                continue
+            if branch.is_mostly("input"):
                 whole.add(branch)
                 whole.children[str(len(whole.children)), 0, "", ""] = branch
             else:

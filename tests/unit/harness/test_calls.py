@@ -56,6 +56,7 @@ def test_a_frame_is_named_by_the_call_that_runs(tmp_path: Path) -> None:
         if sys.version_info >= (3, 11):
             assert place.call == "look()"
         assert place.loops == (((7, 8),) if number == 3 else ())
+        assert place.discards == (number != 4), "only what is returned is used"
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 from .traces import BACKWARD, TraceWriter
 
 
-def program_of(trace: TraceWriter, edges: list[float]) -> Program:
+def program_of(trace: TraceWriter, edges: list[float], *, own_input: float = 0.0) -> Program:
     trace.steps(edges)
     built = trace.build()
-    program = build_program(built, np.asarray([round(e * 1000) for e in edges], dtype=np.int64))
+    marks = np.asarray([round(e * 1000) for e in edges], dtype=np.int64)
+    program = build_program(built, marks, own_input=own_input)
     assert program is not None
     return program
 
@@ -37,6 +38,31 @@ def test_launches_of_the_autograd_thread_are_merged_in_order_of_time() -> None:
     program = program_of(writer, [0, 100])
     assert list(program.event) == sorted(program.event)
     assert program.work[:, Work.DISPATCH].sum() == pytest.approx(100_000)
+
+
+@pytest.mark.parametrize(
+    ("share", "input_us", "operators_us"),
+    [(0.0, 0, 0), (0.45, 0, 4_000), (0.7, 3_000, 4_000), (1, 5_000, 4_000)],
+)
+def test_between_update_and_forward_the_last_part_makes_the_batch(
+    share: float, input_us: int, operators_us: int
+) -> None:
+    """Each step: 2 and 3 ms of Python, a sort of 4 ms on the host, then forward and update."""
+    writer = TraceWriter()
+    for begin in (0.0, 10_000.0):
+        writer.row("aten::size", "cpu_op", begin + 2_000, 1)
+        writer.row("aten::sort", "cpu_op", begin + 5_000, 4_000)
+        writer.row("forward", "user_annotation", begin + 9_000, 500)
+        writer.row("aten::mm", "cpu_op", begin + 9_000, 1_000)
+        writer.launch(begin + 9_100, 5, start=begin + 9_110, length=100)
+        writer.row("optimizer", "user_annotation", begin + 9_600, 400)
+        writer.launch(begin + 9_700, 5, start=begin + 9_710, length=100)
+    program = program_of(writer, [0, 10_000, 20_000], own_input=share)
+    spent = program.work.sum(axis=0) / 2_000
+    assert spent[Work.INPUT] == pytest.approx(input_us, abs=5)
+    assert spent[Work.BATCH_OPERATORS] == pytest.approx(operators_us, abs=5)
+    assert spent[Work.HOST] == pytest.approx(5_000 - input_us, abs=5)
+    assert spent[Work.OPERATORS] == pytest.approx(4_000 - operators_us, abs=5)
 
 
 def test_a_synchronisation_waits_for_what_was_launched_and_its_waiting_is_no_work() -> None:

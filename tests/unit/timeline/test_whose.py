@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ class Seen(NamedTuple):
 
 
 def at(
-    line: int, call: str = "", *, function: str = "main", loops: Sequence[tuple[int, int]] = LOOP, **more: str
+    line: int, call: str = "", *, function: str = "main", loops: Sequence[tuple[int, int]] = LOOP, **more: Any
 ) -> StackFrame:
     return StackFrame(
         file="/me/train.py", line=line, function=function, call=call, loops=tuple(loops), **more
@@ -500,10 +500,11 @@ def test_on_a_gpu_input_costs_its_share_of_what_ready_batches_save_and_a_copy_ha
 def test_where_no_step_fetches_a_batch_what_stands_before_the_forward_has_the_price_of_the_hosts_time() -> (
     None
 ):
-    tree = tree_of(Seen((at(12, "model.load_state_dict()"),), 20, "", "optimizer"))
+    tree = tree_of(Seen((at(12, "model.load_state_dict()", discards=True),), 20, "", "optimizer"))
     call = next(branch for branch in tree.root.branches() if branch.call.startswith("model.load"))
     assert (call.role, extras_of(tree)) == ("input", {})
     assert next(branch.call for branch in tree.extras(own_input=True)) == call.call
+    assert (tree.own_input_ms(), tree.own_input_share) == (0.0, 0.0), "its value is thrown away"
     asked = []
 
     def without_ms(host_ms: float) -> float:
@@ -521,8 +522,32 @@ def test_where_no_step_fetches_a_batch_what_stands_before_the_forward_has_the_pr
     assert share_of(tree, {})(call) is None
 
 
+def test_a_step_makes_its_batch_by_what_stands_before_the_forward_and_has_a_value() -> None:
+    batch = Seen((at(12, "memory.sample()"),), 30, "", "optimizer")
+    logs = Seen((at(30, "log()", discards=True),), 10, "", "optimizer")
+    tree = tree_of(batch, logs)
+    assert [branch.call for branch in tree.extras(own_input=True)] == ["log()"]
+    assert tree.own_input_ms() == pytest.approx(30.0)
+    assert tree.own_input_share == pytest.approx(0.75)
+    loads = Seen((at(12, "learner.load_state_dict()", discards=True),), 300, "", "optimizer")
+    line = tree_of(loads, Seen((at(13, "memory.sample()"),), 90, "", "optimizer")).input_line()
+    assert line is not None
+    assert line.call == "memory.sample()"
+
+
+def test_a_line_that_has_a_model_act_makes_no_batch() -> None:
+    acts = at(12, "play()")
+    draws = Seen((acts, at(60, "multinomial()", function="play", loops=())), 40, "", "optimizer")
+    model = Seen((acts, at(61, "policy()", function="play", loops=())), 2, "evaluation", "optimizer")
+    assert tree_of(draws, model).own_input_share == 0.0
+    assert tree_of(draws).own_input_share == 1.0
+
+
 def test_a_function_of_the_users_before_the_forward_counts_once() -> None:
-    loads = (at(12, "school.enter()"), at(56, "learner.load_state_dict()", function="enter", loops=()))
+    loads = (
+        at(12, "school.enter()", discards=True),
+        at(56, "learner.load_state_dict()", function="enter", loops=()),
+    )
     tree = tree_of(Seen(loads, 20, "", "optimizer"))
     enter = next(branch for branch in tree.extras(own_input=True) if branch.call == "school.enter()")
     assert (enter.role, enter.total_ms) == ("input", pytest.approx(20.0))

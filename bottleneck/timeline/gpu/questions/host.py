@@ -93,7 +93,8 @@ def _kept(program: Program, known: Circumstances) -> Edit | None:
 
 def operator_questions(program: Program) -> Iterator[Question]:
     """Operators that compute on the host what the device needs, or of what it has made."""
-    computes = program.work[:, Work.OPERATORS] > 0
+    here = (Work.OPERATORS, Work.BATCH_OPERATORS)
+    computes = np.asarray(program.work[:, here].sum(axis=1) > 0)
     if not computes.any():
         return
     # Its input is copied to the host before it, its output to the device after it; each of the two may be a
@@ -106,7 +107,7 @@ def operator_questions(program: Program) -> Iterator[Question]:
     copied = gone[program.event] & (program.part == PARTS.index(Part.COPIES))
     yield Question(
         WhatIf.OPERATORS_ON_DEVICE,
-        Edit(work={Work.OPERATORS: 0.0}, drop_at=gone, duration=np.where(copied, 0.0, 1.0)),
+        Edit(work=dict.fromkeys(here, 0.0), drop_at=gone, duration=np.where(copied, 0.0, 1.0)),
         "replay without operators that compute on the host, and without the copies before and after them; "
         "on the device they take time, too",
     )
