@@ -336,8 +336,8 @@ for parameter in encoder.parameters():
         id="FX326",
         title="Run the module once, and use its output again",
         addresses=("BN316",),
-        what_to_change="The same module is called again with the same input and unchanged parameters. Keep the"
-        " output of the first call until the next batch or update.",
+        what_to_change="The same module is called again with the same input and unchanged parameters, or the same"
+        " product is made again. Keep the output of the first call until the next batch or update.",
         when=seen("forward.repeated_share", ">", 0.0, "a module is called again with the same input"),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.FORWARD_ONCE,

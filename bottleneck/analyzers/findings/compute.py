@@ -438,16 +438,16 @@ class OutputsNobodyCounts(Analyzer):
 
 
 class ForwardRepeated(Analyzer):
-    """A module computes again what it has computed in the same step.
+    """A module or a product computes again what it has computed in the same step.
 
     What it means
         Two parts of the script need the same output, and each calls the module for it: for the policy
         and the value of one network, for the loss and a metric, in each layer for the same positions.
 
     How it is measured
-        The calls of all modules in the steps in which FLOPs are counted. A call repeats another one if
-        its inputs and parameters are the same tensors, unchanged since, and neither drew random
-        numbers. Not in compiled code.
+        The calls of all modules, and of matrix products and convolutions inside them, in the steps in
+        which FLOPs are counted. A call repeats another one if its inputs and parameters are the same
+        tensors, unchanged since, and neither drew random numbers. Not in compiled code.
 
     What it costs you
         The time in such calls over that in all calls of modules, and the same share of the backward

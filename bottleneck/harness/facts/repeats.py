@@ -1,10 +1,10 @@
-"""Which calls of modules compute again what was computed before in the same step.
+"""Which calls of modules, and products inside them, compute again what was computed before in the same step.
 
 In: the calls of modules while FLOPs are counted, when nothing is timed. Out: `RepeatFacts` for run.json. A
 call repeats another one of the same module if its inputs and its parameters are the same tensors, unchanged
-since, and neither drew random numbers. Beside it: whether modules that are not trained stand behind others
-that are. Nothing is looked at where dynamo has compiled anything, nor inside a backward, where checkpoints
-recompute on purpose.
+since, and neither drew random numbers; so does a product. Beside it: whether modules that are not trained
+stand behind others that are. Nothing is looked at where dynamo has compiled anything, nor inside a backward,
+where checkpoints recompute on purpose.
 """
 
 from __future__ import annotations
@@ -28,6 +28,15 @@ from ..lines.sites import user_site
 
 _PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
 _OTHER: Final = object()
+_LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
+_PRODUCTS = ("matmul", "mm", "bmm")
+
+
+def products() -> Iterator[tuple[Any, str]]:
+    """Yield where the functions stand, and their names, that take most of the time of most models."""
+    yield from ((torch.nn.functional, name) for name in _LAYERS)
+    yield from ((torch, name) for name in (*_PRODUCTS, "einsum"))
+    yield from ((torch.Tensor, name) for name in (*_PRODUCTS, "__matmul__"))
 
 
 def state_of(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -51,11 +60,13 @@ def _flat(value: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a call of a module depends on, as far as can be seen."""
+    """What a call of a module, or of a function, depends on, as far as can be seen."""
 
     key: tuple[Any, ...]
     inputs: tuple[Any, ...]
     """Weak references: another tensor may take the place of one that is gone."""
+    states: tuple[tuple[Any, ...], ...]
+    """Theirs, from `state_of`."""
 
     @property
     def parameters(self) -> tuple[tuple[int, int], ...]:
@@ -67,26 +78,45 @@ class Signature:
         """Whether all inputs still exist."""
         return all(each() is not None for each in self.inputs)
 
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether all inputs still exist, as they were."""
+        now = (each() for each in self.inputs)
+        return all(
+            each is not None and state_of(each) == was for each, was in zip(now, self.states, strict=True)
+        )
+
 
 def signature_of(
-    module: torch.nn.Module, args: Any, kwargs: Any, parameters: Iterable[torch.Tensor] | None = None
+    called: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    parameters: Iterable[torch.Tensor] | None = None,
+    *,
+    trains: bool = True,
 ) -> Signature | None:
     """Return it, or None where an argument may hide a state of its own.
 
-    `parameters` are the module's, where they are known: looking for them takes longer than all else.
+    `parameters` are a module's, where they are known: looking for them takes longer than all else. `trains`
+    is the mode of the module around a function.
     """
     flat = list(_flat((args, kwargs)))
     if any(each is _OTHER for each in flat):
         return None
     inputs = [each for each in flat if isinstance(each, torch.Tensor)]
     try:
-        state = tuple(state_of(each) if isinstance(each, torch.Tensor) else each for each in flat)
+        states = tuple(state_of(each) for each in inputs)
     except RuntimeError:  # without an address: fake ones, and those inside vmap
         return None
-    those = module.parameters() if parameters is None else parameters
-    versions = tuple((id(p), p._version) for p in those)
+    own: Iterable[torch.Tensor] = ()
+    if isinstance(called, torch.nn.Module):
+        own, trains = called.parameters() if parameters is None else parameters, called.training
+    versions = tuple((id(p), p._version) for p in own)
+    others = tuple(torch.Tensor if isinstance(each, torch.Tensor) else each for each in flat)
     return Signature(
-        key=(id(module), module.training, versions, state), inputs=tuple(map(weakref.ref, inputs))
+        key=(id(called), trains, versions, others, states),
+        inputs=tuple(map(weakref.ref, inputs)),
+        states=states,
     )
 
 
@@ -102,6 +132,13 @@ def random_state() -> tuple[bytes, ...]:
     if torch_private.device_kind() != "cpu":
         states.append(torch.cuda.get_rng_state())
     return tuple(bytes(state.numpy()) for state in states)
+
+
+def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments without those at the end that are None, as if they were left out."""
+    named = {name: each for name, each in kwargs.items() if each is not None}
+    last = max((k for k, each in enumerate(args, 1) if each is not None), default=0)
+    return args[:last], named
 
 
 def _wait_for_device() -> None:
@@ -128,6 +165,8 @@ class _Call:
     """What looking had taken until then."""
     untrained: bool
     """None of the module's parameters needs a gradient."""
+    trains: bool
+    """The mode of the module, or of the one around a product."""
     within: list[_Repeat] = field(default_factory=list)
     """Repeated calls inside it."""
 
@@ -176,6 +215,8 @@ class RepeatWatch:
             self._on, self._thread = True, threading.get_ident()
             self._replaced.hook(torch_private.ModuleHooks(self._before, self._after))
             self._replaced.put(torch.autograd, "backward", self._make_backward)
+            for owner, name in products():
+                self._replaced.put(owner, name, self._make_product)
 
     def step(self) -> None:
         """Another step begins: what the last one computed is gone."""
@@ -223,19 +264,35 @@ class RepeatWatch:
 
         return backward
 
+    def _make_product(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def product(*args: Any, **kwargs: Any) -> Any:
+            # Outside of modules nothing is timed that its part could be of.
+            if not (self._stack and self._looks()):
+                return original(*args, **kwargs)
+            depth = _depth()
+            self._begun(depth)
+            output = original(*args, **kwargs)
+            self._over(depth, original, *given(args, kwargs))
+            return output
+
+        return product
+
     def _before(self, module: torch.nn.Module, _args: Any) -> None:
         if self._looks():
-            depth = _depth()
-            self._drop_failed(depth)
-            try:
-                _wait_for_device()
-                since_ns = perf_counter_ns()
-                untrained, random = is_untrained(module), random_state()
-                start_ns = perf_counter_ns()
-                self._looked_ns += start_ns - since_ns
-                self._stack.append(_Call(depth, random, start_ns, self._looked_ns, untrained))
-            except Exception:  # a stream that is being captured may not be waited for
-                self._on = False
+            self._begun(_depth(), module)
+
+    def _begun(self, depth: int, module: torch.nn.Module | None = None) -> None:
+        self._drop_failed(depth)
+        try:
+            _wait_for_device()
+            since_ns = perf_counter_ns()
+            untrained, random = module is not None and is_untrained(module), random_state()
+            trains = module.training if module is not None else self._stack[-1].trains
+            start_ns = perf_counter_ns()
+            self._looked_ns += start_ns - since_ns
+            self._stack.append(_Call(depth, random, start_ns, self._looked_ns, untrained, trains))
+        except Exception:  # a stream that is being captured may not be waited for
+            self._on = False
 
     def _drop_failed(self, depth: int) -> None:
         """Forget calls that have raised an error: whoever runs at this depth now is not inside them."""
@@ -243,34 +300,39 @@ class RepeatWatch:
             self._stack.pop()
 
     def _after(self, module: torch.nn.Module, args: Any, kwargs: Any, _output: Any) -> None:
-        if not self._looks():
-            return
-        self._drop_failed(_depth() + 1)
+        if self._looks():
+            self._over(_depth(), module, args, kwargs)
+
+    def _over(self, depth: int, called: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        self._drop_failed(depth + 1)
         if self._stack:
             try:
-                self._ended(module, args, kwargs)
+                self._ended(called, args, kwargs)
             except Exception:
                 self._on = False
 
-    def _ended(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    def _ended(self, called: Callable[..., Any], args: Any, kwargs: Any) -> None:
         _wait_for_device()
         call, end_ns = self._stack.pop(), perf_counter_ns()
         ns = end_ns - call.start_ns - (self._looked_ns - call.looked_ns)
-        self._note(call, ns, module, args, kwargs)
+        self._note(call, ns, called, args, kwargs)
         self._looked_ns += perf_counter_ns() - end_ns
 
-    def _note(self, call: _Call, ns: int, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    def _note(self, call: _Call, ns: int, called: Callable[..., Any], args: Any, kwargs: Any) -> None:
         found, graded = call.within, torch.is_grad_enabled()
         if call.untrained and not (self._stack and self._stack[-1].untrained):
             self._untrained_ns += ns
             given = [each for each in _flat((args, kwargs)) if isinstance(each, torch.Tensor)]
             self._fed_ns += ns if graded and any(each.requires_grad for each in given) else 0
-        signature = signature_of(module, args, kwargs) if random_state() == call.random else None
+        signature = None
+        if random_state() == call.random:
+            signature = signature_of(called, args, kwargs, trains=call.trains)
         if signature is not None:
             before = self._seen.get(signature.key)
             if before is not None and before[0].is_alive and before[1] >= graded:
                 before[2].append(ns)
-                found = [_Repeat(type(module).__name__, ns, graded, user_site(), before[2])]
+                name = getattr(called, "__name__", type(called).__name__).strip("_")
+                found = [_Repeat(name, ns, graded, user_site(), before[2])]
             else:
                 self._seen[signature.key] = signature, graded, [ns]
         if self._stack:

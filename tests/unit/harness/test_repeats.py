@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.facts import repeats
-from torch_bottleneck.harness.facts.repeats import RepeatWatch
+from torch_bottleneck.harness.facts.repeats import RepeatWatch, products
 from torch_bottleneck.harness.trials.patches import make_patches
 from torch_bottleneck.harness.trials.patches.base import Patch
 from torch_bottleneck.model.run import RepeatFacts
@@ -66,6 +66,38 @@ def test_a_part_that_is_called_twice_with_the_same_input_is_counted_once_with_it
     assert (site.site.file, site.site.function, site.count) == (__file__, "forward", 1)
 
 
+class Adapted(nn.Module):
+    """Calls a layer, and multiplies by its weight again."""
+
+    def __init__(self, product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.base, self.product = nn.Linear(8, 8, bias=False), product
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + self.product(x, self.base.weight)
+
+
+def test_a_product_that_is_made_twice_inside_modules_is_counted_once_with_its_line() -> None:
+    x = torch.randn(4, 8)
+    found = seen(lambda: Adapted(lambda x, w: nn.functional.linear(x, w))(x))
+    assert (found.calls, found.module) == (1, "linear"), "a bias of None is none"
+    assert 0.0 < found.graded_share < 0.7
+    (site,) = found.sites
+    assert site.site.file == __file__
+    squares = seen(lambda: Adapted(lambda x, w: (x @ w) + (x @ w))(x))
+    assert (squares.calls, squares.module) == (1, "matmul")
+    assert seen(lambda: Adapted(lambda x, w: x @ (w + 1.0))(x)).calls == 0
+    outside = seen(lambda: (x @ x.T, x @ x.T, nn.ReLU()(x)))
+    assert outside.calls == 0, "outside of modules"
+
+
+def test_functions_are_put_back() -> None:
+    before = [vars(owner).get(name) for owner, name in products()]
+    seen(lambda: nn.Linear(8, 8)(torch.randn(4, 8)))
+    assert [vars(owner).get(name) for owner, name in products()] == before
+    assert "__matmul__" not in vars(torch.Tensor)
+
+
 class Clock:
     """Stands still but for what is added."""
 
@@ -110,9 +142,9 @@ def test_a_call_that_is_held_up_counts_as_the_others_with_its_input(monkeypatch:
 def test_looking_at_the_calls_inside_a_call_is_no_time_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeats, "perf_counter_ns", clock := Clock())
 
-    def looked_up(*args: object) -> object:
+    def looked_up(*args: object, **more: object) -> object:
         clock.now_ns += 1000
-        return repeats_signature(*args)
+        return repeats_signature(*args, **more)
 
     repeats_signature = repeats.signature_of
     monkeypatch.setattr(repeats, "signature_of", looked_up)
@@ -263,6 +295,18 @@ def once() -> Iterator[Patch]:
     patch.install()
     yield patch
     patch.uninstall()
+
+
+def test_a_product_is_handed_out_again_with_its_gradients(once: Patch) -> None:
+    model, x = Adapted(lambda x, w: nn.functional.linear(x, w)), torch.randn(4, 8)
+    before = [vars(owner).get(name) for owner, name in products()]
+    for _ in range(4):
+        model(x).sum().backward()
+    assert once.count == 4
+    assert model.base.weight.grad is not None
+    assert model.base.weight.grad[0].tolist() == pytest.approx((8 * x.sum(0)).tolist(), rel=1e-4)
+    once.uninstall()
+    assert [vars(owner).get(name) for owner, name in products()] != before
 
 
 def test_the_output_of_the_first_call_is_handed_out_again(once: Patch) -> None:
