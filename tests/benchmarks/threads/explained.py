@@ -476,8 +476,8 @@ EXPLAINED: dict[str, str] = {
         "there. The thread's own buffer brings nothing."
     ),
     "K01": (
-        "The line, the call and 20.4 ms without it were told (21.5 measured); scored is FX524, second, which is "
-        "a bound of the search alone. Since: input-bound, FX107, 20.4 ms."
+        "The line, the call and 20.4 ms without it were told (21.5 measured); scored is FX524, second, which "
+        "is a bound of the search alone. Since: input-bound, FX107, 20.4 ms."
     ),
     "K02": (
         "The values read one by one are told third, 48.1 of 60.7 ms: the replay leaves the host's time for "
