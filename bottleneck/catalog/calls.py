@@ -335,6 +335,38 @@ scores = (users * items).sum(-1)""",
         ),
     ),
     Fix(
+        id="FX343",
+        title="Broadcast in place of repeating",
+        addresses=("BN321",),
+        for_calls=("torch.Tensor.repeat",),
+        what_to_change="A tensor is written several times over, and read as often by what comes next. Compute on"
+        " what is not repeated, and let the sizes of 1 broadcast, or use expand, which copies nothing. A layer of"
+        " two tensors side by side is the sum of two layers, each of one tensor.",
+        what_if=WhatIf.CALL_GONE,
+        basis="the step without these copies",
+        may_break="An expanded tensor shares its memory: writing into it in place changes all copies. Rounding"
+        " may differ in the last digits.",
+        code="""\
+# was: queries.repeat_interleave(n, 0) + keys.repeat(n, 1)
+sums = queries[:, None] + keys[None]
+# was: F.linear(torch.cat([left_n, right_n], -1), weight)
+first, second = weight.split(keys.shape[-1], -1)
+scores = (queries @ first.T)[:, None] + (keys @ second.T)[None]""",
+        undo="Repeat them again.",
+        verify="No aten::repeat of these in the trace; the loss is the same.",
+        sources=(
+            docs("generated/torch.Tensor.expand.html", "torch.Tensor.expand"),
+            source(
+                "https://github.com/diegoantognini/pyGAT/pull/63", "pyGAT: all pairs of nodes, without them"
+            ),
+            source(
+                "https://github.com/huggingface/sentence-transformers/pull/4026",
+                "Distances without tiling",
+                "58.4 to 3.4 ms",
+            ),
+        ),
+    ),
+    Fix(
         id="FX342",
         title="Add the losses up, and go back once",
         addresses=("BN321",),

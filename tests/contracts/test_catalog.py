@@ -299,6 +299,11 @@ INPUTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "FX337": lambda _: {"queries": torch.randn(3, 8), "keys": torch.randn(4, 8)},
     "FX338": lambda _: {"weights": torch.rand(3, 5)},
     "FX340": lambda _: {"users": torch.randn(3, 8), "items": torch.randn(3, 8)},
+    "FX343": lambda _: {
+        "queries": torch.randn(3, 8),
+        "keys": torch.randn(4, 8),
+        "weight": torch.randn(5, 16),
+    },
     "FX342": lambda _: {"losses": [torch.ones(2, requires_grad=True).sum() for _ in range(2)]},
     "FX339": lambda _: {
         "inputs": torch.randn(2, 3, 4),

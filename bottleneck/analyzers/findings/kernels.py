@@ -14,7 +14,7 @@ from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.flops import PRODUCTS
 from ...model.words import ms, percent
-from ...timeline.lanes.costly import BACKWARD
+from ...timeline.lanes.costly import BACKWARD, python_names
 from ..base import Analyzer, Facts, kernel_evidence, share_evidence
 from .launch import mostly_launching
 
@@ -306,10 +306,10 @@ class CostlyCalls(Analyzer):
         answer, call = _priced(facts, WhatIf.CALL_GONE), facts.timeline.costly
         if answer is None or call is None:
             return
-        name = call.callee.rpartition(".")[2]
         tree = facts.timeline.tree
         nodes = sorted(tree.walk() if tree is not None else (), key=lambda node: -node.ms)
-        by_name = [node.site for node in nodes if node.call.rpartition(".")[2] == f"{name}()"]
+        names = {f"{name}()" for name in python_names(call.callee)}
+        by_name = [node.site for node in nodes if node.call.rpartition(".")[2] in names]
         # Where a module makes the call, the line of the forward that takes longest is the nearest known.
         leaves = [node.site for node in nodes if node.role == "forward" and not node.children]
         found = self.finding(

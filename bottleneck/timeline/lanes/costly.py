@@ -20,20 +20,26 @@ from ..trace.operators import NODE, WRITTEN
 from ..trace.table import NONE, Trace
 from .recompute import recorders, visited_again
 
+REPEAT = "torch.Tensor.repeat"
+"""Where broadcasting takes its place, what works on the copies takes less time, too."""
 CALLS = {
     "aten::quantile": "torch.quantile",
     "aten::nanquantile": "torch.nanquantile",
     "aten::embedding_renorm_": "torch.embedding_renorm_",
     "aten::unique_dim": "torch.unique",
     "aten::_sparse_addmm": "torch.sparse.mm",
+    "aten::repeat": REPEAT,
+    "aten::repeat_interleave": REPEAT,
 }
 """Name of the operator -> what Python calls it; a fix names each of the latter. Beside `COSTLY_AT_TIMES`."""
 BACKWARD = "torch.Tensor.backward"
 """A second one in a step goes through what the losses share anew."""
-_ONLY_WITH = {"aten::_sparse_addmm": "aten::_indices"}
-"""What an operator calls where there is a cheaper way: of sparse layouts, COO has such indices."""
+_ONLY_WITH = {"aten::_sparse_addmm": "aten::_indices", "aten::repeat_interleave": "aten::expand"}
+"""What an operator calls where there is a cheaper way: of sparse layouts, COO has such indices; of repeated
+rows, those that are all repeated as often are expanded."""
 
-
+_BY_THEMSELVES = ("aten::repeat", "aten::repeat_interleave")
+"""What other operators call, too, for small things of theirs: an instance norm for its weights."""
 _PARTS = ("aten::select", "aten::slice")
 """What costs in the backward alone, and what other operators call for parts of theirs."""
 
@@ -59,6 +65,9 @@ def costly_rows(
         its = trace.rows(Kind.OP, named=inner, among=among)
         with_it = trace.ranges(calls).around(trace.ts_ns[its], trace.tid[its])
         calls = calls[~trace.named(name, calls) | np.isin(np.arange(len(calls)), with_it)]
+    own = trace.named(_BY_THEMSELVES, calls)
+    if own.any():
+        calls = calls[~own | np.isin(calls, trace.outermost(trace.rows(Kind.OP, among=among)))]
     callees = {row: CALLS[trace.name_of(row)] for row in calls.tolist()}
     which: dict[int, int] = {}
     """Call -> the position of what was seen of it."""
@@ -160,8 +169,18 @@ def _those(trace: Trace, call: CostlyCalls, among: NDArray[np.bool_] | None) -> 
     )
 
 
+def python_names(callee: str) -> set[str]:
+    """Return the names by which such calls may stand in the source."""
+    return {
+        callee.rpartition(".")[2],
+        *(name.removeprefix("aten::") for name in CALLS if CALLS[name] == callee),
+    }
+
+
 def costly_basis(callee: str) -> str:
     """Say what the price of such calls is."""
     if callee == BACKWARD:
         return "without going back again through what an earlier backward of the step has visited"
+    if callee == REPEAT:
+        return f"without `{callee}()`, forward and backward; what works on the copies is not counted"
     return f"without `{callee}()`, forward and backward; the other way to the same result takes time, too"

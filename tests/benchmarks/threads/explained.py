@@ -486,14 +486,14 @@ EXPLAINED: dict[str, str] = {
     "K04": "CUDA graphs first, 18.8 ms. Scored is FX510, 37.6 ms at best: it counts the lookups alone.",
     "K05": "No entry: products in the order in which the large one comes last. The line is named.",
     "K11": "The two plain runs take 259 and 81 ms, the diagnosed step 233: what else the host does is left.",
-    "K13": "No entry: windows of the same data cut anew in each step; 15 % of the step. TF32 and bf16 are told.",
+    "K13": "No entry: windows of the same data cut anew in each step; 15 % of it. TF32 and bf16 are told.",
     "K14": (
         "The call and its price were told (11.8 ms, 10.7 measured), as work to take out of the step: FX504, "
         "which the table does not accept. Since: the step makes its own input; FX107, 11.7 ms."
     ),
     "K15": (
-        "Only modules were compared, and the second time it is a plain linear function. Since: products inside "
-        "modules, too; on a CPU FX326 first with its line, 1.16x predicted, tried 1.11x."
+        "Only modules were compared, and the second time it is a plain linear function. Since: products "
+        "inside modules, too; on a CPU FX326 first with its line, 1.16x predicted, tried 1.11x."
     ),
     "K16": "FX101 and FX107 take all production for gone; the cure leaves a third of it.",
 }

@@ -111,8 +111,10 @@ def seen(operator: str, *places: int, of: int, tensors: int = 0) -> CostlyCalls:
         (lambda x: torch.nanquantile(x, torch.tensor([0.1, 0.5]), dim=0), "torch.nanquantile"),
         (lambda x: torch.sparse.mm(COO, x), "torch.sparse.mm"),
         (lambda x: COO @ x, "torch.sparse.mm"),
+        (lambda x: x.repeat(3, 1), "torch.Tensor.repeat"),
+        (lambda x: x.repeat_interleave(3, dim=0), "torch.Tensor.repeat"),
     ],
-    ids=["quantile", "nanquantile", "sparse.mm", "@"],
+    ids=["quantile", "nanquantile", "sparse.mm", "@", "repeat", "repeat_interleave"],
 )
 def test_a_call_is_found_once_with_all_that_the_backward_does_for_it(
     step: Callable[[torch.Tensor], torch.Tensor], callee: str, tmp_path: Path
@@ -126,6 +128,21 @@ def test_a_call_is_found_once_with_all_that_the_backward_does_for_it(
     assert not any("SumBackward" in name or "AccumulateGrad" in name for name in names)
     # The backward goes the other way: ranges are searched in order of time.
     assert calls.nodes.tolist() == sorted(calls.nodes.tolist())
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda x: F.instance_norm(x[None], weight=torch.ones(50), bias=torch.ones(50)),
+        lambda x: x.repeat_interleave(torch.arange(50) % 3, dim=0),
+        lambda x: x[:, None].expand(50, 3, 3),
+    ],
+    ids=["inside a norm", "not as often", "expanded"],
+)
+def test_what_broadcasting_would_not_spare_is_left_alone(
+    step: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path
+) -> None:
+    assert "torch.Tensor.repeat" not in found(traced(step, tmp_path))
 
 
 def test_a_hook_on_gradients_hides_no_node(tmp_path: Path) -> None:
@@ -229,6 +246,19 @@ def test_of_what_is_taken_apart_one_gradient_of_all_stays(tmp_path: Path) -> Non
     its = calls["torch.select"]
     assert (len(its.rows), len(its.nodes), len(its.gone)) == (6, 6, 4)
     assert set(its.gone.tolist()) < set(its.nodes.tolist())
+
+
+def test_without_the_copies_the_step_is_longer_than_with_broadcasting() -> None:
+    facts = CASES["cpu-thread-pairs"].facts
+    diagnosis = diagnose_paths([CASES["cpu-thread-pairs"].folder])
+    first = diagnosis.suggestions[0]
+    assert (first.fix, first.bound) == ("FX343", False)
+    assert first.site is not None
+    assert first.site.line == 43
+    assert first.predicted_ms is not None
+    share = first.predicted_ms / diagnosis.step.true_ms
+    by_hand = float(facts["measured_fixed_ms"]) / float(facts["measured_slow_ms"])
+    assert by_hand < share < 1.25 * by_hand, "what works on the copies is shorter, too"
 
 
 @pytest.mark.parametrize(
