@@ -1,0 +1,265 @@
+"""What is true of the seventeenth set of unseen threads, in the form of `truth.py`.
+
+In: nothing. Out: `UNSEEN17`. Of the catalogue only the titles were seen when this was written.
+"""
+
+from __future__ import annotations
+
+from truth import COMPUTE, HOST, INPUT, LAUNCH, SYNC, Thread
+
+UNSEEN17 = (
+    Thread(
+        id="L01",
+        source="wutong16/Density_aware_Chamfer_Distance#3 (weights cloud by cloud: 6.36 to 0.57 s; merged)",
+        script="unseen17/ring_scans.py",
+        machine="G",
+        verdicts=(LAUNCH, SYNC, HOST),
+        # cure: count with one scatter_add and take with one gather for the whole batch (no bincount,
+        # which waits for the GPU, per cloud).
+        fixes=("FX510", "FX502", "FX339", "FX513"),
+        shorter={"STEPS": "200"},
+        at=(
+            "ring_scans.py: for one in which:",
+            "ring_scans.py: counts = torch.bincount(one",
+            "ring_scans.py: rows.append(1 / (counts[one]",
+            "ring_scans.py: return torch.stack(rows)",
+            "ring_scans.py: loss = (1 - forth * weights_of(which_real)",
+            "ring_scans.py: dense, chamfer = density_aware(",
+            "ring_scans.py: def weights_of(which):",
+        ),
+    ),
+    Thread(
+        id="L02",
+        source="m-bain/frozen-in-time#17 (all frames of a video read, then some taken; only these: merged)",
+        script="unseen17/swim_strokes.py",
+        machine="G",
+        verdicts=(INPUT,),
+        # cure: decode the pictures that are taken, not all of the film.
+        fixes=("FX107",),
+        shorter={"STEPS": "110"},
+        at=(
+            "swim_strokes.py: clip = reader.get_batch(moments) if",
+            "swim_strokes.py: return np.stack([self.picture(t) for t in range(",
+            "swim_strokes.py: def read(self):",
+            "swim_strokes.py: return np.asarray(Image.open(",
+            "swim_strokes.py: loader = DataLoader(",
+            "swim_strokes.py: for step, (clips, strokes) in enumerate(loader):",
+        ),
+    ),
+    Thread(
+        id="L03",
+        source="open-mmlab/mmagic#878 (grid of the flow warp made on the host: 145.55 to 0.88 ms; confirmed)",
+        script="unseen17/road_frames.py",
+        machine="G",
+        verdicts=(SYNC, HOST, "transfer-bound"),
+        # cure: make the grid on the GPU (or once, and keep it).
+        fixes=("FX521", "FX524", "FX523", "FX502", "FX509"),
+        shorter={"STEPS": "110"},
+        at=(
+            "road_frames.py: def warp(picture, flow):",
+            "road_frames.py: where = flow.device if VARIANT",
+            "road_frames.py: xx = torch.arange(0, w, device=where)",
+            "road_frames.py: yy = torch.arange(0, h, device=where)",
+            "road_frames.py: xx = xx.view(1, 1, h, w).repeat(",
+            "road_frames.py: yy = yy.view(1, 1, h, w).repeat(",
+            "road_frames.py: grid = torch.cat((xx, yy), 1).float()",
+            "road_frames.py: grid = grid.cuda()",
+            "road_frames.py: seen = warp(first, back), warp(last, forth)",
+            "road_frames.py: made = model(firsts[rows], lasts[rows])",
+        ),
+    ),
+    Thread(
+        id="L04",
+        source="maciejkula/netrex#1 (negative candidates scored one by one, then at once: ~1.5x; merged)",
+        script="unseen17/plant_shop.py",
+        machine="G",
+        verdicts=(LAUNCH, HOST, COMPUTE),
+        # cure: score all candidates in one call and take their maximum.
+        fixes=("FX510", "FX513", "FX339"),
+        shorter={"STEPS": "220"},
+        at=(
+            "plant_shop.py: for plants in others[1:]:",
+            "plant_shop.py: best = torch.maximum(best, shop(customer, plants))",
+            "plant_shop.py: def hardest(shop, customer, others):",
+            "plant_shop.py: disliked = hardest(shop, customer, others)",
+            "plant_shop.py: return (customer * self.plant(plants)).sum(-1)",
+            "plant_shop.py: loss.backward()",
+        ),
+    ),
+    Thread(
+        id="L05",
+        source="jolibrain/joliGEN#374, openvdb/fvdb-reality-capture#144 (losses read: loop halved; 5-7 %)",
+        script="unseen17/knee_scans.py",
+        machine="G",
+        # While the host waits for the losses it cannot make the next batch: INPUT and FX111 are that too.
+        verdicts=(SYNC, HOST, INPUT),
+        # cure: sum the losses on the GPU, read them when they are printed.
+        fixes=("FX501", "FX503", "FX502", "FX504", "FX111"),
+        shorter={"STEPS": "130"},
+        at=(
+            "knee_scans.py: value = loss.detach() if VARIANT",
+            "knee_scans.py: def add(self, **losses):",
+            "knee_scans.py: notes.add(close=close",
+        ),
+    ),
+    Thread(
+        id="L06",
+        source="sgl-project/sglang-omni#2262, huggingface/diffusers#511 (weights cast per call: 372 to 299)",
+        script="unseen17/cloth_faults.py",
+        machine="G",
+        verdicts=(COMPUTE,),
+        # cure: the frozen layers in bfloat16 from the start; autocast keeps casts only of weights that train.
+        no_entry=True,
+        shorter={"STEPS": "160"},
+        at=(
+            "cloth_faults.py: wanted = teacher(crop)",
+            "cloth_faults.py: with torch.autocast(device.type",
+            "cloth_faults.py: teacher = Sight(WIDE)",
+            "cloth_faults.py: teacher.eval().requires_grad_(False)",
+            "cloth_faults.py: teacher = large_teacher()",
+            "cloth_faults.py: q, k, v = self.qkv(self.norm1(x))",
+            "cloth_faults.py: x = x + self.out(F.scaled_dot_product",
+            "cloth_faults.py: return x + self.down(F.gelu(",
+        ),
+    ),
+    Thread(
+        id="L07",
+        # A trap: the words go to the host to be made unique in every step, but that is a small part of it.
+        source="pytorch/translate#537 (unique words on the CPU, then on the GPU: total train time 0.987x)",
+        script="unseen17/museum_labels.py",
+        machine="G",
+        verdicts=(COMPUTE,),
+        not_verdicts=(),
+        not_fixes=("FX501", "FX502", "FX503", "FX524"),
+        shorter={"STEPS": "100"},
+    ),
+    Thread(
+        id="L11",
+        source="huggingface/trl#7124, #2799 (log-softmax row by row in bf16: 76.4 to 0.36 ms)",
+        script="unseen17/poem_rewards.py",
+        machine="G",
+        verdicts=(LAUNCH, HOST),
+        # cure: log_softmax and gather over all rows at once.
+        fixes=("FX510", "FX513", "FX339"),
+        shorter={"STEPS": "70"},
+        at=(
+            "poem_rewards.py: for row, token in zip(",
+            "poem_rewards.py: logps = F.log_softmax(row",
+            "poem_rewards.py: found.append(logps.gather(",
+            "poem_rewards.py: return torch.stack(found)",
+            "poem_rewards.py: logps = chosen_logps(",
+            "poem_rewards.py: before = chosen_logps(",
+            "poem_rewards.py: loss.backward()",
+            "poem_rewards.py: loss = objective(",
+        ),
+    ),
+    Thread(
+        id="L12",
+        source="allenai/OLMo#326 (metrics read weight by weight; kept on the GPU: big speed up)",
+        script="unseen17/menu_trainer.py",
+        machine="G",
+        verdicts=(SYNC, HOST, LAUNCH),
+        # cure: the figures stay on the device, are stacked, and are read once per step.
+        fixes=("FX501", "FX503", "FX502", "FX504"),
+        shorter={"STEPS": "150"},
+        at=(
+            "menu_trainer.py: return value.item() if",
+            'menu_trainer.py: found[f"{kind}/{name}/norm"]',
+            'menu_trainer.py: found[f"{kind}/{name}/min"]',
+            'menu_trainer.py: found[f"{kind}/{name}/max"]',
+            "menu_trainer.py: for kind, values in (",
+            "menu_trainer.py: self.history.append(self.figures())",
+            "menu_trainer.py: loss = trainer.train_step(",
+        ),
+    ),
+    Thread(
+        id="L13",
+        source="OpenNMT/OpenNMT-py#2270 (smoothing by one-hot rows; native: 10 to 25 %; merged)",
+        script="unseen17/phrase_book.py",
+        machine="G",
+        verdicts=(COMPUTE,),
+        # cure: cross_entropy(label_smoothing=...). The losses differ by the entropy, a constant.
+        fixes=("FX314", "FX414"),
+        shorter={"STEPS": "130"},
+        at=(
+            "phrase_book.py: logps = F.log_softmax(scores",
+            "phrase_book.py: wanted = self.spread.repeat(",
+            "phrase_book.py: wanted.scatter_(",
+            "phrase_book.py: wanted.masked_fill_(",
+            "phrase_book.py: total = F.kl_div(",
+            "phrase_book.py: loss = distance(",
+            "phrase_book.py: loss.backward()",
+        ),
+    ),
+    Thread(
+        id="L14",
+        source="gbionics/amp-rsl-rl#11 (normaliser in NumPy; in torch: 1.7M to 11.5M/s; merged)",
+        script="unseen17/heron_gait.py",
+        machine="G",
+        verdicts=(SYNC, HOST, "transfer-bound"),
+        # cure: mean and variance of the batches by torch, where the batches are.
+        fixes=("FX524", "FX502", "FX514", "FX504"),
+        shorter={"STEPS": "180"},
+        at=(
+            "heron_gait.py: x = x.cpu().numpy()",
+            "heron_gait.py: rows, mean = len(x), x.mean(0)",
+            "heron_gait.py: spread = ((x - mean) ** 2).mean(0)",
+            "heron_gait.py: self.scale.update(ours)",
+            "heron_gait.py: self.scale.update(herons)",
+            "heron_gait.py: loss = learner.update(",
+            "heron_gait.py: def update(self, x):",
+        ),
+    ),
+    Thread(
+        id="L15",
+        source="facebookresearch/speech-resynthesis#4 (pitch anew per item; kept: 2,657 to 36 s)",
+        script="unseen17/choir_voices.py",
+        machine="G",
+        verdicts=(INPUT,),
+        # cure: the pitch of each recording found once and kept.
+        fixes=("FX107",),
+        shorter={"STEPS": "110"},
+        at=(
+            "choir_voices.py: pitch = self.melodies[item] if",
+            "choir_voices.py: def melody(",
+            "choir_voices.py: power = np.abs(np.fft.rfft(",
+            "choir_voices.py: likeness = np.fft.irfft(",
+            "choir_voices.py: pieces = pieces * np.hanning(",
+            "choir_voices.py: lag = likeness[:, RATE // high :]",
+            "choir_voices.py: def __getitem__(",
+            "choir_voices.py: loader = DataLoader(",
+            "choir_voices.py: for step, batch in enumerate(loader):",
+        ),
+    ),
+    Thread(
+        id="L16",
+        source="zhouhaoyi/Informer2020#20, #142 (sparse attention 0.21 s, full 0.008 s)",
+        script="unseen17/ferry_demand.py",
+        machine="G",
+        verdicts=(COMPUTE,),
+        # cure: attn="full"; the drawn keys of each query fill a tensor of 5 dimensions.
+        fixes=("FX306",),
+        shorter={"STEPS": "110"},
+        at=(
+            "ferry_demand.py: sample = every[:, :, rows, drawn, :]",
+            "ferry_demand.py: scores = torch.matmul(q.unsqueeze(-2)",
+            "ferry_demand.py: every = k.unsqueeze(-3).expand(",
+            "ferry_demand.py: sparsity = scores.max(-1)[0]",
+            "ferry_demand.py: top = self.outstanding(q, k, keys, queries)",
+            "ferry_demand.py: self.attention = ProbAttention() if",
+            "ferry_demand.py: x = x + self.out(self.attention(q, k, v)",
+            'ferry_demand.py: ATTENTION = "prob" if',
+        ),
+    ),
+    Thread(
+        id="L17",
+        source="bowang-lab/scGPT#118 (random draws in the collator: prefetched, not that slow)",
+        script="unseen17/pantry_goods.py",
+        machine="G",
+        verdicts=(COMPUTE,),
+        # suspected: the collator with its loop and draws per row; the workers hide it.
+        not_verdicts=(INPUT,),
+        not_fixes=("FX107", "FX101", "FX106", "FX112", "FX116", "FX111", "FX514"),
+        shorter={"STEPS": "110"},
+    ),
+)
