@@ -496,4 +496,36 @@ EXPLAINED: dict[str, str] = {
         "inside modules, too; on a CPU FX326 first with its line, 1.16x predicted, tried 1.11x."
     ),
     "K16": "FX101 and FX107 take all production for gone; the cure leaves a third of it.",
+    "L02": (
+        "36.2 ms were predicted and 35.9 measured; scored by shares: the diagnosed step took 67.4 ms, "
+        "not 53.0."
+    ),
+    "L03": (
+        "25.4 ms were predicted and 26.6 measured; scored by shares: the diagnosed step took 51.2 ms, "
+        "not 63.5."
+    ),
+    "L04": (
+        "The loop is priced without its launches, 27.1 of 72.5 ms at best; one call for all leaves "
+        "19.4 of 62.5."
+    ),
+    "L05": (
+        "The price is that of batches made ahead of time, which the table accepts: 42.8 ms of NumPy "
+        "in each step. The thread's own cure, to read the losses less often, brings 13 %."
+    ),
+    "L06": ("No entry: weights of a frozen model that autocast casts in each call. They cost 10 % here."),
+    "L11": (
+        "The loop over rows is priced without its launches, 45.1 of 124.5 ms at best; measured 33.9 of 118.8."
+    ),
+    "L13": (
+        "Compiling was promised 26.6 of 49.8 ms; the thread's cure, one operator for the loss, leaves 36.9."
+    ),
+    "L14": (
+        "Predicted 18.6 of 59.5 ms without the call; its work on the device is 14.0 of 61.0: the "
+        "batch is not brought to the host either."
+    ),
+    "L15": ("32.0 ms at best were predicted, 21.3 measured; the diagnosed step took 107 to 230 ms (95 %)."),
+    "L16": (
+        "Attention that writes its scores is told second, for 4.3 %: most of this one is the sampling "
+        "of keys and its products, which the full attention has none of."
+    ),
 }
