@@ -8,7 +8,8 @@ A compiler sees the model, not the loop around it. Losses, gradient clipping, lo
 whatever else is launched between them stay as they are, and so does autograd's handing of each gradient to
 its parameter. The forward pass is told by the label `forward` (the root module's call); a trace without it is
 told by autograd: operators on the training thread that recorded a node of backward. Nodes of backward belong
-to the model where their sequence number is that of an operator in its forward pass. nn.LSTM, nn.GRU and
+to the model where their sequence number is that of an operator in its forward pass. A loss that is a module
+of its own is no part of it. nn.LSTM, nn.GRU and
 nn.RNN are left out: dynamo makes no graph of them, and ends the one before.
 """
 
@@ -66,7 +67,7 @@ class Reach:
     events: NDArray[np.bool_]
     """Host events of its forward and backward, (n,)."""
     model: NDArray[np.bool_]
-    """The same with what no compiler takes over, (n,)."""
+    """The same with what no compiler takes over, and of all modules that the script calls, (n,)."""
     activities: NDArray[np.bool_]
     """Device work that they launch, (m,)."""
     backward: NDArray[np.bool_]
@@ -110,6 +111,27 @@ def _numbered(trace: Trace) -> NDArray[np.intp]:
     return rows[trace.sequence[rows] >= 0]
 
 
+def _regions(trace: Trace, nodes: NDArray[np.intp], forward: Ranges) -> NDArray[np.int64]:
+    """Return which forward pass recorded each node, -1 for none."""
+    ops = _numbered(trace)
+    around = forward.around(trace.ts_ns[ops], trace.tid[ops])
+    ours = around >= 0
+    recorded = dict(zip(trace.sequence[ops[ours]].tolist(), around[ours].tolist(), strict=True))
+    return np.array([recorded.get(number, -1) for number in trace.sequence[nodes].tolist()], dtype=np.int64)
+
+
+def _trained(trace: Trace, nodes: NDArray[np.intp], region: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the forward passes of modules that are trained; all where the trace does not tell.
+
+    A loss may be a module, too, without parameters. The gradient of a parameter is handed over right behind
+    the node that made it.
+    """
+    handed = trace.ts_ns[trace.rows(Kind.OP, named=_ACCUMULATE)]
+    behind = before(trace.ts_ns[nodes], handed) - 1
+    trained = np.setdiff1d(region[behind[behind >= 0]], [-1])
+    return trained if len(trained) else np.setdiff1d(region, [-1])
+
+
 def read_reach(trace: Trace, program: Program) -> Reach:
     """Tell what of a program a compiled model would run.
 
@@ -124,17 +146,17 @@ def read_reach(trace: Trace, program: Program) -> Reach:
     labels = trace.rows(Kind.ANNOTATION, named="forward")
     forward = trace.ranges(labels) if len(labels) else _recorded_forward(trace, nodes, marks)
     within = forward.around(when, tid)
-    events = within >= 0
-    backward = np.zeros(len(events), dtype=bool)
+    model = within >= 0
+    backward = np.zeros(len(within), dtype=bool)
     if len(nodes) and len(forward.start):
-        ops = _numbered(trace)
-        ours = ops[forward.around(trace.ts_ns[ops], trace.tid[ops]) >= 0]
-        mine = nodes[np.isin(trace.sequence[nodes], trace.sequence[ours])]
-        backward = trace.ranges(mine).around(when, tid) >= 0
-        events |= backward
+        region = _regions(trace, nodes, forward)
+        model |= trace.ranges(nodes[region >= 0]).around(when, tid) >= 0
+        trained = _trained(trace, nodes, region)
+        within = np.where(np.isin(within, trained), within, -1)
+        backward = trace.ranges(nodes[np.isin(region, trained)]).around(when, tid) >= 0
+    events = (within >= 0) | backward
     if not len(forward.start) and not len(nodes):
-        events = called & (program.work[:, [Work.DISPATCH, Work.SEAM]].sum(axis=1) > 0)
-    model = events.copy()
+        model = events = called & (program.work[:, [Work.DISPATCH, Work.SEAM]].sum(axis=1) > 0)
     layers = trace.rows(Kind.OP, named=_RECURRENT)
     layers = layers[forward.around(trace.ts_ns[layers], trace.tid[layers]) >= 0]
     if len(layers):

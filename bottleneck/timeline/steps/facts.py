@@ -91,7 +91,7 @@ class Facts:
         call = self.supply.main_call if self.supply is not None else None
         return call or (self.tree.input_line() if self.tree is not None else None)
 
-    @property
+    @cached_property
     def own_input(self) -> float:
         """Share of the time between update and forward in which the step makes its batch; 0 with a loader."""
         baseline, tree = self.baseline, self.tree

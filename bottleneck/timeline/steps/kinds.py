@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-_TIMES_AS_LONG = 2.0
-"""Steps of the longer kind are, at least: see `rare._LEAST_TIMES`."""
+LEAST_TIMES = 1.0
+"""At least one ordinary step longer: what is rarer and shorter is below what matters."""
 _TOLD = 0.8
 """Share of the variance that is between the kinds, from which there are two: in one bell-shaped kind the
 best division leaves 2 / pi of it between its halves."""
@@ -61,7 +61,7 @@ def two_kinds(lengths_ms: Sequence[float] | Floats, *, fewest: int = 2) -> Kinds
     share = first / len(ms)
     between = share * (1.0 - share) * (long - usual) ** 2
     best = int(between.argmax())
-    if between[best] < _TOLD * ms.var() or long[best] < _TIMES_AS_LONG * usual[best]:
+    if between[best] < _TOLD * ms.var() or long[best] - usual[best] < LEAST_TIMES * usual[best]:
         return None
     return Kinds(long=ms >= order[first[best]], usual_ms=float(usual[best]), long_ms=float(long[best]))
 

@@ -22,6 +22,7 @@ from ...model.run import Run, SourceSite, StepTable
 from ...model.view import CodeNode
 from ...model.words import ms
 from ..result import HostSpan, SpanKind, Timeline
+from .kinds import LEAST_TIMES
 from .traced import Steps
 
 EVALUATION = "evaluation"
@@ -33,8 +34,6 @@ _FEWEST = 2
 """A single one is an outlier or the end of an epoch, so its cost per step is unknown."""
 _MOST_SHARE = 1 / 3
 """Beyond this share the traced steps hold enough of it to be described by them."""
-_LEAST_TIMES = 1.0
-"""At least one ordinary step longer: rarer and shorter work is below what matters."""
 _OUTSIDE_SHARE = 0.5
 """So much of the excess stands outside the phases; a slow fetch or a long batch is another matter."""
 _ALIKE = 2.0
@@ -153,7 +152,7 @@ def find_rare(
         what = OTHER
         outside = _outside_ms(table, times_ms)
         outside = outside - float(np.median(outside[ordinary]))
-        chosen = ordinary & (excess > _LEAST_TIMES * usual)
+        chosen = ordinary & (excess > LEAST_TIMES * usual)
         chosen &= outside >= _OUTSIDE_SHARE * excess
         processor = _processor_ms(table, n)
         # A baseline in stretches lacks the steps between them.

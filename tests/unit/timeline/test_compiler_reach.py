@@ -39,13 +39,15 @@ from .traces import BACKWARD, TraceWriter
 EDGES = [0.0, 1000.0, 2000.0]
 
 
-def eager(*, labels: bool = True, wait: str = "") -> TraceWriter:
+def eager(*, labels: bool = True, wait: str = "", loss_module: bool = False) -> TraceWriter:
     """Two steps of a model of one layer: forward, loss, backward, the optimizer; a norm is logged."""
     writer = TraceWriter()
     for k, begin in enumerate(EDGES[:-1]):
         at, first = begin, 10 * k
         if labels:
             writer.row("forward", "user_annotation", at + 10, 200)
+        if loss_module:
+            writer.row("forward", "user_annotation", at + 215, 70)
         writer.row("aten::linear", "cpu_op", at + 20, 60, sequence=first)
         writer.launch(at + 60, 10, start=at + 75, length=20, kernel="sm90_gemm")
         writer.row("aten::relu", "cpu_op", at + 100, 60, sequence=first + 1)
@@ -89,6 +91,14 @@ def test_with_a_label_the_loss_the_logging_and_the_optimizer_stay_outside() -> N
     assert launches == [60, 60, 140, 140, 390, 390, 450, 450]
     assert reach.regions == 1
     assert reach.activities.sum() == len(launches)
+
+
+def test_a_loss_that_is_a_module_is_no_part_of_the_model() -> None:
+    program, reach, launches = read(eager(loss_module=True))
+    assert launches == [60, 60, 140, 140, 390, 390, 450, 450]
+    assert reach.regions == 1
+    # What the host does in it is a module's all the same.
+    assert (reach.model & (program.kind == EventKind.LAUNCH)).sum() == len(launches) + 4
 
 
 def test_without_a_label_autograd_tells_the_forward_pass_and_the_loss_counts_as_well() -> None:
