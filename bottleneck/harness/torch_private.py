@@ -211,6 +211,17 @@ def mark_skip(code: CodeType) -> bool:
     return True
 
 
+def script_names() -> dict[int, str]:
+    """Return what TorchScript calls functions, by their ids: the table itself, or an empty one without it."""
+    try:
+        from torch.jit._builtins import _get_builtin_table
+
+        table = _get_builtin_table()
+    except Exception:
+        return {}
+    return table if isinstance(table, dict) else {}
+
+
 def skip_package(package: str) -> int:
     """Mark every function of our own package as code that dynamo skips.
 

@@ -2,7 +2,8 @@
 
 In: owner, name, and a function that makes the wrapper from the original; handles of torch's own hooks. Out:
 nothing; `undo` restores, on the object where it was replaced, whatever is still ours. What somebody has
-replaced since stays. Wrappers are neutral to torch.compile: dynamo skips their code.
+replaced since stays. Wrappers are neutral to torch.compile: dynamo skips their code. TorchScript takes them
+for the function of torch that they stand for.
 """
 
 from __future__ import annotations
@@ -63,6 +64,9 @@ class Replacements:
         own = name in vars(owner)
         original = vars(owner)[name] if own else getattr(owner, name)
         setattr(owner, name, ours)
+        names = _script_names()
+        if id(original) in names:
+            names[id(ours)] = names[id(original)]
         self.entries.append(Replaced(owner, name, original, ours, own))
 
     def hook(self, handle: Any) -> None:
@@ -75,6 +79,7 @@ class Replacements:
             self._hooks.pop().remove()
         while self.entries:
             entry = self.entries.pop()
+            _script_names().pop(id(entry.ours), None)
             if vars(entry.owner).get(entry.name) is not entry.ours:
                 continue
             if entry.own:
@@ -87,6 +92,14 @@ def exchange(owner: Any, name: str, before: Any, after: Any) -> None:
     """Set a replaced attribute to `after` where it is `before`; to be put back before it is undone."""
     if vars(owner).get(name) is before:
         setattr(owner, name, after)
+
+
+def _script_names() -> dict[int, str]:
+    if "torch" not in sys.modules:
+        return {}
+    from .. import torch_private
+
+    return torch_private.script_names()
 
 
 def _keep_from_dynamo(code: CodeType) -> None:

@@ -9,6 +9,7 @@ where checkpoints recompute on purpose.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import weakref
@@ -216,7 +217,10 @@ class RepeatWatch:
             self._replaced.hook(torch_private.ModuleHooks(self._before, self._after))
             self._replaced.put(torch.autograd, "backward", self._make_backward)
             for owner, name in products():
-                self._replaced.put(owner, name, self._make_product)
+                original = getattr(owner, name)
+                # Dynamo goes through it: one that skipped it would end its graph there.
+                ours = functools.wraps(original)(self._make_product(original))
+                self._replaced.set(owner, name, ours)
 
     def step(self) -> None:
         """Another step begins: what the last one computed is gone."""
@@ -267,7 +271,7 @@ class RepeatWatch:
     def _make_product(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def product(*args: Any, **kwargs: Any) -> Any:
             # Outside of modules nothing is timed that its part could be of.
-            if not (self._stack and self._looks()):
+            if torch.compiler.is_compiling() or not (self._stack and self._looks()):
                 return original(*args, **kwargs)
             depth = _depth()
             self._begun(depth)

@@ -98,6 +98,37 @@ def test_functions_are_put_back() -> None:
     assert "__matmul__" not in vars(torch.Tensor)
 
 
+class Scripted(nn.Module):
+    """Calls by name what is replaced meanwhile."""
+
+    def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.matmul(nn.functional.linear(x, w), w)
+
+
+def test_what_is_made_torchscript_meanwhile_is_as_without() -> None:
+    x, names = torch.eye(3), torch_private.script_names()
+    known = len(names)
+    assert known
+    made = []
+    seen(lambda: (made.append(torch.jit.script(Scripted())), nn.Linear(3, 3)(x)))
+    assert len(names) == known
+    assert made[0](x, 2 * x).tolist() == (4 * x).tolist()
+    assert torch.jit.script(Scripted())(x, 2 * x).tolist() == (4 * x).tolist()
+
+
+def test_what_is_compiled_meanwhile_is_one_graph() -> None:
+    torch._dynamo.reset()
+    x = torch.eye(3)
+
+    def twice(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.matmul(nn.functional.linear(x, w), w)
+
+    compiled = torch.compile(twice, fullgraph=True, backend="eager")
+    found = []
+    seen(lambda: (found.append(compiled(x, 2 * x)), nn.Linear(3, 3)(x)))
+    assert [each.tolist() for each in (*found, compiled(x, 2 * x))] == [(4 * x).tolist()] * 2
+
+
 class Clock:
     """Stands still but for what is added."""
 
