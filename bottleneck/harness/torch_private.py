@@ -202,8 +202,7 @@ def mark_skip(code: CodeType) -> bool:
     try:
         if hasattr(eval_frame, "set_code_exec_strategy"):
             action = eval_frame._FrameAction
-            strategy = eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)
-            eval_frame.set_code_exec_strategy(code, strategy)
+            eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT))
         else:
             eval_frame.skip_code(code)
     except (AttributeError, TypeError):
@@ -213,13 +212,7 @@ def mark_skip(code: CodeType) -> bool:
 
 def script_names() -> dict[int, str]:
     """Return what TorchScript calls functions, by their ids: the table itself, or an empty one without it."""
-    try:
-        from torch.jit._builtins import _get_builtin_table
-
-        table = _get_builtin_table()
-    except Exception:
-        return {}
-    return table if isinstance(table, dict) else {}
+    return getattr(sys.modules.get("torch.jit._builtins"), "_builtin_table", None) or {}
 
 
 def skip_package(package: str) -> int:
