@@ -201,8 +201,8 @@ def mark_skip(code: CodeType) -> bool:
         return False
     try:
         if hasattr(eval_frame, "set_code_exec_strategy"):
-            action = eval_frame._FrameAction
-            eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT))
+            action, strategy = eval_frame._FrameAction, eval_frame._FrameExecStrategy
+            eval_frame.set_code_exec_strategy(code, strategy(action.SKIP, action.DEFAULT))
         else:
             eval_frame.skip_code(code)
     except (AttributeError, TypeError):
