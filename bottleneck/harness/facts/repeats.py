@@ -115,10 +115,16 @@ def signature_of(
     versions = tuple((id(p), p._version) for p in own)
     others = tuple(torch.Tensor if isinstance(each, torch.Tensor) else each for each in flat)
     return Signature(
-        key=(id(called), trains, versions, others, states),
+        key=(id(called), (trains, _autocast()), versions, others, states),
         inputs=tuple(map(weakref.ref, inputs)),
         states=states,
     )
+
+
+def _autocast() -> torch.dtype | None:
+    """Return the type that autocast computes in here; None where it is off."""
+    kind = torch_private.device_kind()
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
 
 def is_untrained(module: torch.nn.Module) -> bool:

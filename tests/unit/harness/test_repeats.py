@@ -91,6 +91,18 @@ def test_a_product_that_is_made_twice_inside_modules_is_counted_once_with_its_li
     assert outside.calls == 0, "outside of modules"
 
 
+def test_a_product_in_another_precision_is_another_one() -> None:
+    def plain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return nn.functional.linear(x, w)
+
+    def step() -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            Adapted(plain)(torch.randn(4, 8))
+
+    assert seen(step).calls == 0
+
+
 def test_functions_are_put_back() -> None:
     before = [vars(owner).get(name) for owner, name in products()]
     seen(lambda: nn.Linear(8, 8)(torch.randn(4, 8)))
