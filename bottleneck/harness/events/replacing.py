@@ -33,13 +33,19 @@ class Replacements:
         self.entries: list[Replaced] = []
         self._hooks: list[Any] = []
 
-    def put(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> bool:
-        """Replace `owner.name` by `make(original)`; return whether there was anything to replace."""
+    def put(
+        self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]], *, skipped: bool = True
+    ) -> bool:
+        """Replace `owner.name` by `make(original)`; return whether there was anything to replace.
+
+        `skipped`: dynamo does not go through it.
+        """
         original = vars(owner).get(name, getattr(owner, name, None))
         if original is None:
             return False
         plain = make(original)
-        _keep_from_dynamo(plain.__code__)
+        if skipped:
+            _keep_from_dynamo(plain.__code__)
         self.set(owner, name, functools.wraps(original)(plain))
         return True
 

@@ -9,7 +9,6 @@ where checkpoints recompute on purpose.
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 import weakref
@@ -66,8 +65,6 @@ class Signature:
     key: tuple[Any, ...]
     inputs: tuple[Any, ...]
     """Weak references: another tensor may take the place of one that is gone."""
-    states: tuple[tuple[Any, ...], ...]
-    """Theirs, from `state_of`."""
 
     @property
     def parameters(self) -> tuple[tuple[int, int], ...]:
@@ -84,7 +81,7 @@ class Signature:
         """Whether all inputs still exist, as they were."""
         now = (each() for each in self.inputs)
         return all(
-            each is not None and state_of(each) == was for each, was in zip(now, self.states, strict=True)
+            each is not None and state_of(each) == was for each, was in zip(now, self.key[-1], strict=True)
         )
 
 
@@ -117,7 +114,6 @@ def signature_of(
     return Signature(
         key=(id(called), (trains, _autocast()), versions, others, states),
         inputs=tuple(map(weakref.ref, inputs)),
-        states=states,
     )
 
 
@@ -223,10 +219,8 @@ class RepeatWatch:
             self._replaced.hook(torch_private.ModuleHooks(self._before, self._after))
             self._replaced.put(torch.autograd, "backward", self._make_backward)
             for owner, name in products():
-                original = getattr(owner, name)
-                # Dynamo goes through it: one that skipped it would end its graph there.
-                ours = functools.wraps(original)(self._make_product(original))
-                self._replaced.set(owner, name, ours)
+                # Dynamo would end its graph where it skips one.
+                self._replaced.put(owner, name, self._make_product, skipped=False)
 
     def step(self) -> None:
         """Another step begins: what the last one computed is gone."""

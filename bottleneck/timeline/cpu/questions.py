@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ...model.codes import WhatIf
 from ...model.words import ms, percent
 from ..lanes.by_code import without
-from ..lanes.costly import REPEAT, costly_basis
+from ..lanes.costly import without_calls
 from ..lanes.labels import Work
 from ..lanes.program import Program
 from ..lanes.questions import (
@@ -143,9 +143,7 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
     if amounts.costly is not None:
         call, call_ms = amounts.costly
         gone = amount_gone(program, call_ms, (*_OPERATORS, Work.ALLOCATOR, Work.HOST))
-        yield Question(
-            WhatIf.CALL_GONE, Edit(gone=gone), costly_basis(call.callee), bound=call.callee != REPEAT
-        )
+        yield without_calls(call.callee, Edit(gone=gone))
     yield Question(
         WhatIf.FUSED_ATTENTION,
         Edit(gone=amount_gone(program, amounts.scores, (Work.MEMORY,))),

@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ..trace.intervals import within
+from ..trace.intervals import behind_share, within
 from ..trace.operators import OpClass
 from .segments import Segments
 
@@ -55,9 +55,8 @@ def _between_forwards(runs: list[tuple[int, int, int]], at: int, forward: int) -
 
 def _from_the_share_on(segments: Segments, chosen: list[int], share: float) -> list[int]:
     """Return the segments, in order of time, that lie behind that share of them all."""
-    spent = segments.dur_ns[chosen]
-    middle = np.cumsum(spent) - spent / 2
-    return [at for at, when in zip(chosen, middle, strict=True) if when >= share * spent.sum()]
+    behind = behind_share(segments.dur_ns[chosen], share)
+    return [at for at, counts in zip(chosen, behind.tolist(), strict=True) if counts]
 
 
 def _phases(segments: Segments, *, evaluates: bool) -> NDArray[np.int16]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ..lanes.labels import Work
 from ..lanes.program import Program
 from ..trace.dialect import Kind
-from ..trace.intervals import before
+from ..trace.intervals import before, latest
 from ..trace.table import Ranges, Trace
 
 ENTRY_NS = 185_000.0
@@ -115,18 +115,23 @@ def _regions(trace: Trace, nodes: NDArray[np.intp], forward: Ranges) -> NDArray[
     """Return which forward pass recorded each node, -1 for none."""
     ops = _numbered(trace)
     around = forward.around(trace.ts_ns[ops], trace.tid[ops])
-    ours = around >= 0
-    recorded = dict(zip(trace.sequence[ops[ours]].tolist(), around[ours].tolist(), strict=True))
-    return np.array([recorded.get(number, -1) for number in trace.sequence[nodes].tolist()], dtype=np.int64)
+    ops, around = ops[around >= 0], around[around >= 0]
+    if not len(ops):
+        return np.full(len(nodes), -1, dtype=np.int64)
+    in_order = np.argsort(trace.sequence[ops], kind="stable")
+    numbers = trace.sequence[ops[in_order]]
+    last = latest(numbers, trace.sequence[nodes])
+    return np.where((last >= 0) & (numbers[last] == trace.sequence[nodes]), around[in_order[last]], -1)
 
 
-def _trained(trace: Trace, nodes: NDArray[np.intp], region: NDArray[np.int64]) -> NDArray[np.int64]:
+def _trained(
+    trace: Trace, nodes: NDArray[np.intp], region: NDArray[np.int64], handed: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Return the forward passes of modules that are trained; all where the trace does not tell.
 
-    A loss may be a module, too, without parameters. The gradient of a parameter is handed over right behind
+    A loss may be a module, too, without parameters. The gradient of a parameter is `handed` over right behind
     the node that made it.
     """
-    handed = trace.ts_ns[trace.rows(Kind.OP, named=_ACCUMULATE)]
     behind = before(trace.ts_ns[nodes], handed) - 1
     trained = np.setdiff1d(region[behind[behind >= 0]], [-1])
     return trained if len(trained) else np.setdiff1d(region, [-1])
@@ -142,6 +147,7 @@ def read_reach(trace: Trace, program: Program) -> Reach:
     tid = np.where(called, trace.tid[program.row], -1)
     nodes = trace.rows(Kind.OP, named=_NODE)
     nodes = nodes[trace.sequence[nodes] >= 0]
+    handed = trace.ts_ns[trace.rows(Kind.OP, named=_ACCUMULATE)]
     marks = program.mark_ns.astype(np.int64)
     labels = trace.rows(Kind.ANNOTATION, named="forward")
     forward = trace.ranges(labels) if len(labels) else _recorded_forward(trace, nodes, marks)
@@ -151,7 +157,7 @@ def read_reach(trace: Trace, program: Program) -> Reach:
     if len(nodes) and len(forward.start):
         region = _regions(trace, nodes, forward)
         model |= trace.ranges(nodes[region >= 0]).around(when, tid) >= 0
-        trained = _trained(trace, nodes, region)
+        trained = _trained(trace, nodes, region, handed)
         within = np.where(np.isin(within, trained), within, -1)
         backward = trace.ranges(nodes[np.isin(region, trained)]).around(when, tid) >= 0
     events = (within >= 0) | backward
@@ -169,7 +175,6 @@ def read_reach(trace: Trace, program: Program) -> Reach:
     launching = np.zeros(len(events), dtype=bool)
     launching[program.event[activities]] = True
     entered = np.unique(within[launching & (within >= 0)])
-    handed = trace.ts_ns[trace.rows(Kind.OP, named=_ACCUMULATE)]
     handed = handed[(handed >= marks[0]) & (handed < marks[-1])]
     # Time between two calls belongs to the later one.
     calls = np.flatnonzero(called)

@@ -12,13 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ...model.codes import WhatIf
 from ...model.flops import COSTLY_AT_TIMES
 from ...model.run import CostlyCalls
 from ..trace.dialect import Kind
 from ..trace.intervals import latest
 from ..trace.operators import NODE, WRITTEN
 from ..trace.table import NONE, Trace
+from .questions import Question
 from .recompute import recorders, visited_again
+from .replay import Edit
 
 REPEAT = "torch.Tensor.repeat"
 """Where broadcasting takes its place, what works on the copies takes less time, too."""
@@ -177,10 +180,11 @@ def python_names(callee: str) -> set[str]:
     }
 
 
-def costly_basis(callee: str) -> str:
-    """Say what the price of such calls is."""
+def without_calls(callee: str, gone: Edit) -> Question:
+    """Ask for the step without such calls; a bound, unless the other way spares more than they take."""
+    basis = f"without `{callee}()`, forward and backward; the other way to the same result takes time, too"
     if callee == BACKWARD:
-        return "without going back again through what an earlier backward of the step has visited"
+        basis = "without going back again through what an earlier backward of the step has visited"
     if callee == REPEAT:
-        return f"without `{callee}()`, forward and backward; what works on the copies is not counted"
-    return f"without `{callee}()`, forward and backward; the other way to the same result takes time, too"
+        basis = f"without `{callee}()`, forward and backward; what works on the copies is not counted"
+    return Question(WhatIf.CALL_GONE, gone, basis, bound=callee != REPEAT)

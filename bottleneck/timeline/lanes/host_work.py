@@ -236,11 +236,10 @@ def _paint_input(
     ends = np.append(edges[:1], trace.end_of(rows[label == Work.OPTIMIZER]))
     untils = np.append(forwards, edges[-1])[intervals.before(forwards, ends)]
     own = np.isin(work, (Work.HOST, Work.OPERATORS, Work.ASIDE, Work.DISPATCH))
+    lengths = np.diff(edges)
     for end, until in zip(ends.tolist(), untils.tolist(), strict=True):
         cells = intervals.within(edges, end, until)
-        spent = np.where(own[cells], np.diff(edges)[cells], 0)
-        middle = np.cumsum(spent) - spent / 2
-        made = middle >= (1.0 - share) * spent.sum()
+        made = intervals.behind_share(np.where(own[cells], lengths[cells], 0), 1.0 - share)
         for before, then in ((Work.HOST, Work.INPUT), (Work.OPERATORS, Work.BATCH_OPERATORS)):
             work[cells][made & (work[cells] == before)] = then
 

@@ -77,6 +77,11 @@ def latest(moments: Times, when: Any) -> NDArray[np.intp]:
     return np.asarray(np.searchsorted(moments, when, side="right") - 1)
 
 
+def behind_share(spent: NDArray[Any], share: float) -> NDArray[np.bool_]:
+    """Return which of consecutive stretches have their middle behind that share of the time of them all."""
+    return np.asarray(np.cumsum(spent) - spent / 2 >= share * spent.sum())
+
+
 def within(moments: Times, low: float, high: float) -> slice:
     """Return where the moments, in order of time, lie in [low, high)."""
     first, last = np.searchsorted(moments, [low, high]).tolist()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ....model.codes import Part, WhatIf
 from ....model.words import percent
-from ...lanes.costly import REPEAT, costly_basis
+from ...lanes.costly import without_calls
 from ...lanes.labels import Work
 from ...lanes.program import PARTS, Program
 from ...lanes.questions import DROPPED_BASIS, IDLE_ROWS_BASIS, Question, masks_basis, repeats_basis
@@ -119,8 +119,7 @@ def _done_another_way(program: Program, work: DeviceWork, known: Circumstances) 
     """Calls for which there is a cheaper one, which takes time, too."""
     if known.costly is not None:
         call, launched = known.costly
-        gone = not_launched(program, launched)
-        yield Question(WhatIf.CALL_GONE, gone, costly_basis(call.callee), bound=call.callee != REPEAT)
+        yield without_calls(call.callee, not_launched(program, launched))
     if work.index_sums.any():
         yield Question(
             WhatIf.INDEX_SUMS_GONE,
