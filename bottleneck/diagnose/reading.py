@@ -21,6 +21,7 @@ from ..model.memory import MemorySummary
 from ..model.run import FlopCount
 from ..model.view import WindowSteps
 from ..timeline.lanes.by_code import rare_nodes
+from ..timeline.lanes.program import first_counted
 from ..timeline.reading import read_timeline
 from ..timeline.result import Timeline
 from ..timeline.steps.baseline import read_baseline
@@ -104,12 +105,13 @@ def read_rank(rank: ingest.Rank, true_step_ms: float | None) -> Reading:
 
 
 def _window_ms(basis: StepBasis, steps: Steps | None, recorded: NDArray[np.float64] | None) -> float | None:
-    """Return what the traced steps take on average without a profiler, if they are not like all steps."""
+    """Return what the traced steps that count take without a profiler, if they are not like all steps."""
     if steps is None or recorded is None or basis.ordinary_ms is None:
         return None
+    first = first_counted(len(steps))
     if basis.rare is not None:
-        return basis.ordinary_ms + as_often_as_traced_ms(steps, basis.rare)
-    return as_traced_ms(recorded, basis.timed_ms)
+        return basis.ordinary_ms + as_often_as_traced_ms(steps, basis.rare, first=first)
+    return as_traced_ms(recorded[max(0, first + len(recorded) - len(steps)) :], basis.timed_ms)
 
 
 def _read_timeline(

@@ -215,8 +215,13 @@ def _late(
 
 
 def _of_the_profiler(late: Late, summaries: Sequence[RankSummary]) -> bool:
+    """Tell whether ranks are late in their traces alone: in ordinary steps, or in single ones."""
+    mine = [summaries[k] for k in late.lanes]
+    if late.kind == "wandering":
+        timed = [np.asarray(s.timed_ms) for s in mine if s.timed_ms]
+        return bool(timed) and all(float((t - np.median(t)).max()) < 0.5 * late.late_ms for t in timed)
     others = [s for k, s in enumerate(summaries) if k not in late.lanes]
-    return bool(others) and all(late_by_profiler(summaries[k], others, late.late_ms) for k in late.lanes)
+    return bool(others) and all(late_by_profiler(s, others, late.late_ms) for s in mine)
 
 
 def late_by_profiler(late: RankSummary, others: Sequence[RankSummary], late_ms: float) -> bool:

@@ -273,9 +273,9 @@ def _holds(steps: Steps, rare: RareWork) -> NDArray[np.bool_]:
     return np.asarray(length > float(np.median(length)) + rare.each_ms / _ALIKE)
 
 
-def as_often_as_traced_ms(steps: Steps, rare: RareWork) -> float:
-    """Return the rare work's price per step if as many steps hold it as were traced with it."""
-    return rare.each_ms * float(_holds(steps, rare).mean())
+def as_often_as_traced_ms(steps: Steps, rare: RareWork, *, first: int) -> float:
+    """Return the rare work's price per step if as many steps hold it as were traced with it, from `first`."""
+    return rare.each_ms * float(_holds(steps, rare)[first:].mean())
 
 
 def ordinary_steps(steps: Steps, rare: RareWork) -> Steps:

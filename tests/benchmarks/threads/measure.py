@@ -81,9 +81,11 @@ def diagnose(
     """Diagnose the slow script and return diagnosis.json."""
     options = ["-q", "--trial-seconds", f"{trial_seconds:g}", "--out", str(folder)]
     target = [*LAUNCHER, str(thread.path)] if thread.machine == "D" else [str(thread.path)]
+    # Where fixes are tried, the script must still be training then.
+    longer = {"STEPS": "100000", "EPOCHS": "100000"} if trial_seconds else {}
     _run(
         [sys.executable, "-m", "torch_bottleneck", "diagnose", *options, *target],
-        {**thread.environment, "VARIANT": "a"}, cores=cores, cwd=folder.parent, allowed=(0, 3),
+        {**longer, **thread.environment, "VARIANT": "a"}, cores=cores, cwd=folder.parent, allowed=(0, 3),
     )  # fmt: skip
     stored = folder / "diagnosis.json"
     if not stored.is_file():

@@ -187,6 +187,19 @@ def test_a_rank_that_was_late_in_its_trace_alone_is_not_told() -> None:
     assert told.skew is None
 
 
+@pytest.mark.parametrize(("longest_ms", "told"), [(STEP_MS + 5.0, ["wandering"]), (STEP_MS + 1.0, [])])
+def test_single_late_steps_are_of_the_profiler_if_no_timed_step_was_as_long(
+    longest_ms: float, told: list[str]
+) -> None:
+    """In ordinary steps the rank's host is ahead of its device; that says nothing of the others."""
+    waits = np.full((4, 2 * STEPS), 5.0)
+    waits[3] = np.array([5.0] * 6 + [0.0, 5.0])
+    ranks = [summary(k, each.tolist()) for k, each in enumerate(waits)]
+    timed = (STEP_MS,) * 8 + (longest_ms,)
+    ranks[3] = msgspec.structs.replace(ranks[3], runs_ahead=True, timed_ms=timed)
+    assert [late.kind for late in compare_ranks(ranks).fleet.stragglers] == told
+
+
 def test_a_rank_of_another_job_is_told_by_its_messages_or_by_its_clock() -> None:
     ranks = job()
     ends = [STEP_MS * (k + 1) * 1.7 + (k % 2) * 9.0 for k in range(STEPS)]

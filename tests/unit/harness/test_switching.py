@@ -101,6 +101,15 @@ def offloaded(out: torch.Tensor) -> torch.Tensor:
 
 
 OFFLOADS = torch.autograd.graph.save_on_cpu(pin_memory=DEVICE == "cuda")
+
+
+def with_constants(out: torch.Tensor) -> torch.Tensor:
+    """Make the same numbers on a device in each step; on a machine without one, on none."""
+    device = DEVICE if DEVICE != "cpu" else "meta"
+    weights = torch.tensor([0.5, 2.0], device=device), torch.ones(3).to(device)
+    return out if device == "meta" else out * weights[0][1] + weights[1][0]
+
+
 ON_TOP: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "FX323": attend_with_mask,
     "FX327": lambda out: out[torch.tensor([[0, -1], [0, 1]], device=DEVICE)],
@@ -113,6 +122,7 @@ ON_TOP: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "FX337": lambda out: nn.functional.cosine_similarity(out[:, None], out[None], dim=-1),
     "FX340": lambda out: out + torch.einsum("bd,bd->b", out, out)[:, None],
     "FX341": offloaded,
+    "FX521": with_constants,
     "FX339": lambda out: out + (out[:, 0] * out[:, 1])[:, None],
 }
 """What a fix is about, behind the model."""

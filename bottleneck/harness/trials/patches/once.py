@@ -1,11 +1,15 @@
-"""Modules that are called again with the same input hand out what they returned before, and so do products.
+"""What is made again from the same is handed out again: by modules, by products, by copies of constants.
 
-In: calls of modules and of products. Out: the same outputs, computed once between two backward passes. Which
-of them repeat themselves shows in the first two passes; the others then run as they are.
+In: calls of modules and of products; copies to the device. Out: the same outputs, computed once between two
+backward passes; the same constants, made once. Which of them repeat themselves shows in the first passes;
+the others then run as they are.
 """
 
 from __future__ import annotations
 
+import hashlib
+import marshal
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -14,11 +18,16 @@ from typing import Any
 import torch
 
 from ... import torch_private
+from ...events.hooks import goes_to_device
 from ...facts.repeats import Signature, given, products, random_state, signature_of, state_of
-from .base import NotSwitchable, Patch
+from ...lines.sites import is_library
+from .base import NotSwitchable, Patch, Program
 
 _PASSES = 2
 """Backward passes before which each module is looked at."""
+_PASSES_OF_LINES = 4
+"""The same of lines that copy: a step of two models has two passes."""
+_is_compiling = torch.compiler.is_compiling
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +137,7 @@ class CalledOnce(Patch):
 
     def _looks_at(self, which: Hashable) -> bool:
         wanted = self._passes < _PASSES or which in self._repeating
-        return wanted and not torch.compiler.is_compiling() and not torch_private.in_backward()
+        return wanted and not _is_compiling() and not torch_private.in_backward()
 
     def _once(self, which: Hashable, signature: Signature | None, compute: Callable[[], Any]) -> Any:
         graded = torch.is_grad_enabled()
@@ -157,3 +166,125 @@ class CalledOnce(Patch):
             if not known.signature.is_unchanged or known.signature.parameters != new.signature.parameters:
                 del its[key]
         its[new.signature.key] = new
+
+
+class ConstantsKept(Patch):
+    """Each line that copies numbers to the device does so once for the same numbers."""
+
+    fix = "FX521"
+    live = True
+    for_ranks = True
+    settles = 1 + _PASSES_OF_LINES
+    says = ("{} made once and handed out again", "constant")
+    nothing_to_do = "no line copied the same numbers to the device again"
+
+    def install(self) -> None:
+        self._seen: set[Hashable] = set()
+        self._kept: dict[Hashable, tuple[torch.Tensor, tuple[Any, ...]]] = {}
+        """What a line got for its numbers, and its state then: what the script changes is not handed out."""
+        self._repeating: set[Hashable] = set()
+        self._passes = 0
+        self._replays: Callable[[], bool] = bool
+        engine = torch_private.engine_owner()
+        if engine is None:
+            raise NotSwitchable("this torch does not tell when a backward begins")
+        self.replaced.put(*engine, self._make_engine)
+        self.replaced.put(torch, "tensor", self._make_tensor)
+        for name in ("to", "cuda"):
+            self.replaced.put(torch.Tensor, name, self._make_copy)
+
+    def put_in(self, program: Program) -> None:
+        super().put_in(program)
+        self._replays = program.replays
+
+    def uninstall(self) -> None:
+        super().uninstall()
+        self._kept.clear()
+
+    def _make_engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            self._passes += 1
+            return original(*args, **kwargs)
+
+        return run_backward
+
+    def _make_tensor(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def tensor(data: Any, **kwargs: Any) -> Any:
+            line = None if _is_compiling() else self._line()
+            if line is None or isinstance(data, torch.Tensor):
+                return original(data, **kwargs)
+            return self._once(line, lambda: _numbers(data), kwargs, lambda: original(data, **kwargs))
+
+        return tensor
+
+    def _make_copy(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if _is_compiling() or type(tensor) is not torch.Tensor or tensor.device.type != "cpu":
+                return original(tensor, *args, **kwargs)
+            wanted = goes_to_device(args, kwargs) and not tensor.requires_grad
+            # A batch that was recorded comes again, and is none that training would see twice.
+            line = self._line() if wanted and not self._replays() else None
+            if line is None:
+                return original(tensor, *args, **kwargs)
+            named = {**kwargs, "args": args}
+            return self._once(
+                line, lambda: _contents(tensor), named, lambda: original(tensor, *args, **kwargs)
+            )
+
+        return copy
+
+    def _line(self) -> Hashable | None:
+        """Return the user's call that is running, unless it is known to copy other numbers each time."""
+        frame = sys._getframe(2)
+        line = (frame.f_code, frame.f_lasti)
+        wanted = self._passes < _PASSES_OF_LINES or line in self._repeating
+        return line if wanted and not is_library(frame.f_code.co_filename) else None
+
+    def _once(
+        self,
+        line: Hashable,
+        contents: Callable[[], Hashable],
+        named: dict[str, Any],
+        make: Callable[[], torch.Tensor],
+    ) -> torch.Tensor:
+        if torch.is_inference_mode_enabled() or any(_is_tensor(each) for each in named.get("args", ())):
+            return make()
+        numbers = contents()
+        what = (line, numbers, torch.get_default_dtype(), repr(named))
+        known = self._kept.get(what) if numbers is not None else None
+        if known is not None and state_of(known[0]) == known[1]:
+            self.acted_here()
+            return known[0]
+        made = make()
+        if numbers is None or made.device.type == "cpu" or made.requires_grad:
+            return made
+        if what in self._seen:
+            # Kept from the second time on: batches that are never alike take no memory.
+            self._repeating.add(line)
+            self._kept[what] = made, state_of(made)
+        elif self._passes < _PASSES_OF_LINES:
+            self._seen.add(what)
+        return made
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _numbers(data: Any) -> Hashable:
+    """Return what tells numbers, lists and arrays of them from others; None for anything else."""
+    if (kind := getattr(data, "dtype", None)) is not None:
+        return (str(kind), data.shape, data.tobytes()) if hasattr(data, "tobytes") else None
+    try:
+        return marshal.dumps(data)
+    except ValueError:
+        return None
+
+
+def _contents(tensor: torch.Tensor) -> Hashable:
+    """Return a digest of what a CPU tensor holds; None where it cannot be read."""
+    if tensor.layout is not torch.strided or tensor.is_pinned() or not tensor.numel():
+        return None
+    plain = tensor.contiguous().reshape(-1).view(torch.uint8)
+    digest = hashlib.blake2b(memoryview(plain.numpy()), digest_size=16).digest()
+    return (digest, tensor.shape, tensor.stride(), tensor.dtype)
