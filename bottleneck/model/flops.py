@@ -144,20 +144,26 @@ _FACTORS = {
     "aten::baddbmm": (1, 2),
 }
 """Matrix product -> the places of its two factors among the arguments."""
-_MOST_PRODUCTS = 4
+_MOST_PRODUCTS = 12
 
 
-def largest_products(calls: Iterable[OperatorCall]) -> list[tuple[int, int, int, int]]:
-    """Return the matrix products that most FLOPs are in, at most four: (rows, inner, columns, how many)."""
+def largest_products(calls: Iterable[OperatorCall]) -> tuple[list[tuple[int, int, int, int]], list[int]]:
+    """Return the matrix products that most FLOPs are in, at most twelve: (rows, inner, columns, how many).
+
+    And of each of them, how many one call makes at most.
+    """
     made: dict[tuple[int, int, int], int] = defaultdict(int)
+    batches: dict[tuple[int, int, int], int] = defaultdict(int)
     for call in calls:
         if call.name not in _FACTORS:
             continue
         left, right = (call.shapes[i] for i in _FACTORS[call.name])
         if len(left) >= 2 and len(right) >= 2:
-            made[left[-2], left[-1], right[-1]] += _size(left[:-2])
-    largest = sorted(made, key=lambda shape: -_size(shape) * made[shape])
-    return [(*shape, made[shape]) for shape in largest[:_MOST_PRODUCTS]]
+            shape, batch = (left[-2], left[-1], right[-1]), _size(left[:-2])
+            made[shape] += batch
+            batches[shape] = max(batches[shape], batch)
+    largest = sorted(made, key=lambda shape: -_size(shape) * made[shape])[:_MOST_PRODUCTS]
+    return [(*shape, made[shape]) for shape in largest], [batches[shape] for shape in largest]
 
 
 @dataclass(frozen=True, slots=True)

@@ -364,6 +364,9 @@ class Run(_Record, frozen=True, kw_only=True):
     matmul_tflops: dict[str, float] = {}
     """Measured dense matmul rate by dtype: fp32, tf32, bf16, fp16; empty if not run. CPU runs: only where the
     script computes in 16 bits, fp32 and that type, at the shapes of the step's largest products."""
+    product_tflops: dict[str, float] = {}
+    """GPU runs that compute in fp32: the same of the step's largest products, all of them together, at their
+    own shapes; empty if not run."""
     flops: FlopCount | None = None
     """None: not counted; the reason is under "flops" in `artefacts`."""
     masks: MaskFacts | None = None
@@ -487,14 +490,18 @@ class MaskFacts(_Record, frozen=True, kw_only=True):
     """Of these, those whose mask masked nothing."""
     sites: list[SiteTime] = []
     """The user's lines of the latter, the most frequent first."""
-    shapes: list[MaskedCall] = []
+    shapes: list[AttentionCall] = []
     """Of the latter, those with most work, at most four."""
     timed_ms: tuple[float, float] | None = None
     """What the calls of `shapes` take with their masks and without, timed after the capture, all together."""
+    single: list[AttentionCall] = []
+    """GPU runs: of all calls in float32, those with most work, at most four."""
+    single_ms: tuple[float, float] | None = None
+    """What these take in float32 and in bfloat16, timed likewise."""
 
 
-class MaskedCall(_Record, frozen=True, kw_only=True):
-    """Calls of fused attention that look alike and have a mask that masks nothing."""
+class AttentionCall(_Record, frozen=True, kw_only=True):
+    """Calls of fused attention that look alike."""
 
     query: tuple[int, ...]
     key: tuple[int, ...]
@@ -502,8 +509,9 @@ class MaskedCall(_Record, frozen=True, kw_only=True):
     dtype: str
     """In which is computed: "float32", ..."""
     mask: tuple[int, ...]
-    """Its shape; 1 where it is expanded."""
+    """Its shape; 1 where it is expanded; empty: none."""
     mask_dtype: str = "bool"
+    causal: bool = False
     gradients: bool = True
     """A backward follows."""
     dropout: float = 0.0
@@ -525,6 +533,9 @@ class CostlyCalls(_Record, frozen=True, kw_only=True):
     """Of parts: from how many tensors, all of one shape, they are taken; 0: not known."""
 
 
+_PRODUCTS = ("mm", "addmm", "_addmm_activation", "bmm", "baddbmm")
+
+
 class FlopCount(_Record, frozen=True, kw_only=True):
     """FLOPs of a step, counted from the operators' shapes in steps of their own."""
 
@@ -541,12 +552,20 @@ class FlopCount(_Record, frozen=True, kw_only=True):
     """Operators whose FLOPs are counted, found or not."""
     products: list[tuple[int, int, int, int]] = []
     """Of the matrix products in the first step, those with most FLOPs: (rows, inner, columns, how many)."""
+    batches: list[int] = []
+    """Of each of these, how many one call makes; 0: not known."""
     costly: list[CostlyCalls] = []
     """In the first step."""
 
     def odd_products(self) -> list[tuple[int, int, int, int]]:
         """Return those of these products of which a size is no multiple of 8."""
         return [each for each in self.products if any(size % 8 for size in each[:3])]
+
+    @property
+    def products_share(self) -> float:
+        """Share of all matrix products in the FLOPs of a step."""
+        made = sum(flops for operator, flops in self.by_operator.items() if operator in _PRODUCTS)
+        return made / self.flops if self.flops else 0.0
 
 
 class Production(_Record, frozen=True, kw_only=True):

@@ -25,6 +25,10 @@ def _priced(facts: Facts, *questions: WhatIf) -> WhatIfResult | None:
     return answer if answer is not None and answer.saves_ms >= 0.005 * facts.true_ms else None
 
 
+_MOST_TOLD = 4
+"""Sizes of products."""
+
+
 class MatmulWithoutTf32(Analyzer):
     """Matrix products run in full fp32 on a device that has TF32 units.
 
@@ -367,7 +371,7 @@ class SizesUnaligned(Analyzer):
         flops = facts.run.flops if facts.run is not None else None
         if answer is None or flops is None:
             return
-        told = ["{} x {} x {}, {} per step".format(*each) for each in flops.odd_products()]
+        told = ["{} x {} x {}, {} per step".format(*each) for each in flops.odd_products()[:_MOST_TOLD]]
         yield self.finding(
             facts,
             f"Matrix products of sizes that are no multiple of 8 ({told[0].partition(',')[0]}) miss the fast "

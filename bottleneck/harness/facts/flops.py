@@ -131,13 +131,15 @@ class FlopStep:
         by_dtype, by_operator, lost = count_flops(calls)
         if lost:
             raise RuntimeError(f"{lost} calls have shapes that the count does not understand")
+        products, batches = largest_products(calls)
         return FlopCount(
             step=step,
             flops=sum(by_operator.values()),
             by_dtype=by_dtype,
             by_operator=by_operator,
             operators=sorted(COUNTED),
-            products=largest_products(calls),
+            products=products,
+            batches=batches,
             costly=costly_calls(calls, on_gpu=device_kind() != "cpu"),
         )
 

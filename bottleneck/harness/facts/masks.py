@@ -17,7 +17,7 @@ import msgspec
 import torch
 from torch.nn import functional
 
-from ...model.run import MaskedCall, MaskFacts, SiteTime, SourceSite
+from ...model.run import AttentionCall, MaskFacts, SiteTime, SourceSite
 from .. import torch_private
 from ..events.replacing import Replacements
 from ..lines.sites import user_site
@@ -58,32 +58,44 @@ def _bound_to(function: Any) -> Iterator[tuple[Any, str]]:
 
 
 def _call(
-    mask: torch.Tensor,
+    mask: torch.Tensor | None,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    _mask: object = None,
-    dropout_p: float = 0.0,
-    *_args: object,
-    **_kwargs: object,
-) -> MaskedCall:
+    *args: Any,
+    **kwargs: Any,
+) -> AttentionCall:
     """Return what a call is known by."""
+    _mask, dropout_p, is_causal = (
+        args[i] if len(args) > i else kwargs.get(name, 0)
+        for i, name in enumerate(("attn_mask", "dropout_p", "is_causal"))
+    )
     device = query.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
-    return MaskedCall(
+    known_mask: dict[str, Any] = {"mask": ()}
+    if mask is not None:
+        kind = mask.dtype if mask.dtype is torch.bool else dtype
+        sizes = zip(mask.shape, mask.stride(), strict=True)
+        known_mask["mask"] = tuple(1 if step == 0 else size for size, step in sizes)
+        known_mask["mask_dtype"] = str(kind).removeprefix("torch.")
+    return AttentionCall(
+        **known_mask,
         query=tuple(query.shape),
         key=tuple(key.shape),
         value=tuple(value.shape),
         dtype=str(dtype).removeprefix("torch."),
-        mask=tuple(1 if step == 0 else size for size, step in zip(mask.shape, mask.stride(), strict=True)),
-        mask_dtype=str(mask.dtype if mask.dtype is torch.bool else dtype).removeprefix("torch."),
         gradients=torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)),
         dropout=float(dropout_p),
+        causal=bool(is_causal),
     )
 
 
-def _most_work(calls: Counter[MaskedCall]) -> list[MaskedCall]:
-    def work(call: MaskedCall) -> int:
+def _is_nested(query: torch.Tensor, *_args: object, **_kwargs: object) -> bool:
+    return bool(query.is_nested)
+
+
+def _most_work(calls: Counter[AttentionCall]) -> list[AttentionCall]:
+    def work(call: AttentionCall) -> int:
         return calls[call] * math.prod(call.query) * call.key[-2]
 
     most = sorted(calls, key=work, reverse=True)[:MOST_SHAPES]
@@ -97,7 +109,8 @@ class MaskWatch:
         self._replaced = Replacements()
         self._calls = self._masked = 0
         self._idle: Counter[SourceSite | None] = Counter()
-        self._shapes: Counter[MaskedCall] = Counter()
+        self._shapes: Counter[AttentionCall] = Counter()
+        self._single: Counter[AttentionCall] = Counter()
 
     def begin(self) -> None:
         """Look at calls from now on."""
@@ -116,12 +129,16 @@ class MaskWatch:
             idle=self._idle.total(),
             sites=[SiteTime(site=site, phase="attention", count=count) for site, count in found],
             shapes=_most_work(self._shapes),
+            single=_most_work(+self._single),
         )
 
     def _make(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
             self._calls += 1
             mask = mask_of(args, kwargs)
+            if torch_private.device_kind() != "cpu" and not _is_nested(*args, **kwargs):
+                call = _call(mask, *args, **kwargs)
+                self._single[call] += call.dtype == "float32"
             if mask is not None:
                 self._masked += 1
                 if masks_nothing(mask):

@@ -1,16 +1,17 @@
 """Small measurements on the spot, taken between the windows: what one thing costs on this machine.
 
 In: a machine that the script is using. Out: the dispatch cost of a small operator (CPU runs), and, where
-the script computes in 16 bits there, matmul rates; copy bandwidths and matmul rates (GPU runs); fused
-attention with masks that mask nothing and without, where the script calls it so. About 0.2 s in all; the
-script's random state, precision and current stream are as before.
+the script computes in 16 bits there, matmul rates; copy bandwidths and matmul rates (GPU runs), also of
+the step's own products where they are in fp32; fused attention with masks that mask nothing and without,
+where the script calls it so. About 0.2 s in all; the script's random state, precision and current stream are
+as before.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ import torch
 from torch.nn import functional
 
 from ...clocks import perf_counter_ns
-from ...model.run import MaskedCall
+from ...model.run import AttentionCall, FlopCount
 from ...runs.store import Store
 from .. import torch_private
 
@@ -37,6 +38,10 @@ SHARED_SECONDS = 0.1
 """For each number of threads: an interruption of 4 ms is 4 % of it."""
 HALVES = {"float16": ("fp16", torch.float16), "bfloat16": ("bf16", torch.bfloat16)}
 """Types of 16 bits -> the name of their rate, and themselves."""
+LONG_MS = 100.0
+_LAYOUTS = ((False, False), (False, True), (True, False))
+"""Which factor of a product is transposed: of the gradients of a linear layer's input, of the layer itself,
+of the gradients of its weight."""
 NEEDED_FREE_BYTES = 2 << 30
 """Below this much free device memory nothing is allocated for a probe."""
 
@@ -50,8 +55,9 @@ def measure(store: Store, *, over: bool) -> None:
         return
     _measure_machine(store, over=over)
     masks = store.run.masks
-    if masks is not None and masks.shapes:
-        store.update(masks=msgspec.structs.replace(masks, timed_ms=masked_ms(masks.shapes)))
+    if masks is not None and (masks.shapes or masks.single):
+        timed = {"timed_ms": masked_ms(masks.shapes), "single_ms": halved_ms(masks.single)}
+        store.update(masks=msgspec.structs.replace(masks, **timed))
 
 
 def _measure_machine(store: Store, *, over: bool) -> None:
@@ -67,6 +73,9 @@ def _measure_machine(store: Store, *, over: bool) -> None:
     pinned, pageable = copy_gbps()
     store.update(pinned_gbps=pinned, pageable_gbps=pageable)
     store.update(matmul_tflops=matmul_tflops())
+    flops = store.run.flops
+    if flops is not None and flops.by_dtype.get("float32"):
+        store.update(product_tflops=product_tflops(flops))
 
 
 def dispatch_ns() -> float:
@@ -161,10 +170,33 @@ def copy_gbps() -> tuple[float | None, float | None]:
 
 def matmul_tflops() -> dict[str, float]:
     """Return the rate of a dense square matmul by dtype: fp32, tf32, bf16, fp16 (1e12 FLOP/s)."""
-    if not _has_room():
+    return _rates([(MATMUL_SIZE, MATMUL_SIZE, MATMUL_SIZE, 1)], [1], _LAYOUTS[:1]) if _has_room() else {}
+
+
+def product_tflops(flops: FlopCount) -> dict[str, float]:
+    """Return the rates of a step's largest matrix products, all of them together, by dtype as above.
+
+    Each lies in memory as the three products of a linear layer do: its own, and those of the gradients of
+    its input and of its weight. Tensor cores read TF32 along the inner axis only, so that they differ. Empty
+    where a step leaves no room for them below its own peak: the script may print that.
+    """
+    numbers = [
+        batch * (rows * inner + inner * columns + rows * columns)
+        for (rows, inner, columns, _), batch in zip(flops.products, flops.batches, strict=True)
+    ]
+    room = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+    if not numbers or not min(flops.batches) or 4 * max(numbers) > room:
         return {}
+    return _rates(flops.products, flops.batches, _LAYOUTS)
+
+
+def _rates(
+    products: Sequence[tuple[int, int, int, int]],
+    batches: Sequence[int],
+    layouts: Sequence[tuple[bool, bool]],
+) -> dict[str, float]:
     rates: dict[str, float] = {}
-    work = 2.0 * MATMUL_SIZE**3 / 1e9
+    whole = sum(2.0 * math.prod(product) for product in products) / 1e9
     before = torch.get_float32_matmul_precision()
     try:
         for name, dtype, precision in (
@@ -174,13 +206,29 @@ def matmul_tflops() -> dict[str, float]:
             ("fp16", torch.float16, before),
         ):
             torch.set_float32_matmul_precision(precision)
-            a = torch.ones(MATMUL_SIZE, MATMUL_SIZE, dtype=dtype, device="cuda")
-            out = torch.empty_like(a)
             with torch.no_grad(), torch.autocast("cuda", enabled=False):
-                rates[name] = work / _device_ms(lambda a=a, out=out: torch.mm(a, a, out=out))  # type: ignore[misc]
+                spent_ms = sum(
+                    count / batch * fmean(_product_ms((batch, *shape), dtype, each) for each in layouts)
+                    for (*shape, count), batch in zip(products, batches, strict=True)
+                )
+            rates[name] = whole / spent_ms
     finally:
         torch.set_float32_matmul_precision(before)
     return rates
+
+
+def _product_ms(sizes: Sequence[int], dtype: torch.dtype, transposed: tuple[bool, bool]) -> float:
+    """Return the device time of a call that makes so many products: (batch, rows, inner, columns)."""
+    batch, rows, inner, columns = sizes
+
+    def made(first: int, second: int, *, turned: bool) -> torch.Tensor:
+        shape = (second, first) if turned else (first, second)
+        factor = torch.ones((batch, *shape) if batch > 1 else shape, dtype=dtype, device="cuda")
+        return factor.mT if turned else factor
+
+    left = made(rows, inner, turned=transposed[0])
+    right = made(inner, columns, turned=transposed[1])
+    return _device_ms(lambda: torch.matmul(left, right))
 
 
 def cpu_matmul_tflops(
@@ -224,17 +272,31 @@ def _least_ns(*calls: Callable[[], object]) -> list[int]:
     return [min(taken) for taken in times]
 
 
-def masked_ms(calls: Sequence[MaskedCall]) -> tuple[float, float] | None:
+def masked_ms(calls: Sequence[AttentionCall]) -> tuple[float, float] | None:
     """Return what calls of fused attention take with a mask that masks nothing, and with none, ms.
 
-    With their backward, where one follows. On the CPU fewer samples stand for a large batch. None where the
-    device has no room for them.
+    With their backward, where one follows. On the CPU fewer samples stand for a large batch. None without
+    calls, or where the device has no room for them.
     """
+    return _both_ms([(call, msgspec.structs.replace(call, mask=())) for call in calls])
+
+
+def halved_ms(calls: Sequence[AttentionCall]) -> tuple[float, float] | None:
+    """Return what calls of fused attention take as they are, and in bfloat16; as `masked_ms`."""
+    return _both_ms([(call, _in_bf16(call)) for call in calls])
+
+
+def _in_bf16(call: AttentionCall) -> AttentionCall:
+    mask_dtype = "bool" if call.mask_dtype == "bool" else "bfloat16"
+    return msgspec.structs.replace(call, dtype="bfloat16", mask_dtype=mask_dtype)
+
+
+def _both_ms(pairs: Sequence[tuple[AttentionCall, AttentionCall]]) -> tuple[float, float] | None:
     on_gpu = torch_private.device_kind() != "cpu"
     devices = [torch.cuda.current_device()] if on_gpu else []
     spent = [0.0, 0.0]
     with torch.random.fork_rng(devices=devices), torch.autocast("cuda" if on_gpu else "cpu", enabled=False):
-        for call in calls:
+        for call, other in pairs:
             samples = call.query[0] if len(call.query) > 3 else 1
             timed = samples
             if not on_gpu:
@@ -242,14 +304,14 @@ def masked_ms(calls: Sequence[MaskedCall]) -> tuple[float, float] | None:
                 timed = max(1, min(samples, math.prod(CPU_MATMUL) // max(1, each)))
             elif not _has_room_for(call):
                 return None
-            pair = (_attention(call, timed, on_gpu=on_gpu, masked=masked) for masked in (True, False))
+            pair = [_attention(each, timed, on_gpu=on_gpu) for each in (call, other)]
             found = [_device_ms(run) for run in pair] if on_gpu else [ns / 1e6 for ns in _least_ns(*pair)]
             for which, taken in enumerate(found):
                 spent[which] += call.count * samples / timed * taken
-    return round(spent[0], 4), round(spent[1], 4)
+    return (round(spent[0], 4), round(spent[1], 4)) if pairs else None
 
 
-def _attention(call: MaskedCall, samples: int, *, on_gpu: bool, masked: bool) -> Callable[[], object]:
+def _attention(call: AttentionCall, samples: int, *, on_gpu: bool) -> Callable[[], object]:
     """Return a call of fused attention like one of the script's."""
     device, dtype = "cuda" if on_gpu else "cpu", getattr(torch, call.dtype)
 
@@ -259,10 +321,10 @@ def _attention(call: MaskedCall, samples: int, *, on_gpu: bool, masked: bool) ->
 
     inputs = [made(shape, requires_grad=call.gradients) for shape in (call.query, call.key, call.value)]
     mask = None
-    if masked:
+    if call.mask:
         kind = getattr(torch, call.mask_dtype)
         mask = made(call.mask, kind) if kind is torch.bool else torch.zeros_like(made(call.mask, kind))
-    more: dict[str, Any] = {"attn_mask": mask, "dropout_p": call.dropout}
+    more: dict[str, Any] = {"attn_mask": mask, "dropout_p": call.dropout, "is_causal": call.causal}
     if call.query[-3:-2] != call.key[-3:-2]:
         more["enable_gqa"] = True
 
@@ -274,7 +336,7 @@ def _attention(call: MaskedCall, samples: int, *, on_gpu: bool, masked: bool) ->
     return run
 
 
-def _has_room_for(call: MaskedCall) -> bool:
+def _has_room_for(call: AttentionCall) -> bool:
     """Return whether a call fits into what is free, even if it writes its scores."""
     scores = math.prod(call.query[:-1]) * call.key[-2]
     free, _total = torch.cuda.mem_get_info()
@@ -282,10 +344,10 @@ def _has_room_for(call: MaskedCall) -> bool:
 
 
 def _device_ms(call: Callable[[], object]) -> float:
-    """Return the best of four runs after one to warm up, in ms of device time."""
+    """Return the best of four runs after one to warm up, in ms of device time; of fewer, if they are long."""
     call()
-    times = []
-    for _ in range(4):
+    times: list[float] = []
+    while len(times) < 4 and sum(times) < LONG_MS:
         first = torch.cuda.Event(enable_timing=True)
         second = torch.cuda.Event(enable_timing=True)
         first.record()

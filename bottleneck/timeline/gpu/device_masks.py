@@ -24,7 +24,12 @@ class DeviceWork:
     """Masks over the program's activities, each (m,)."""
 
     fp32_math: NDArray[np.bool_]
-    """Matmul and convolution kernels that compute in full fp32."""
+    """Matmul and convolution kernels that compute in full fp32, but for those of the linear algebra library:
+    no switch of torch reaches what solves and factorises."""
+    convolutions: NDArray[np.bool_]
+    """What convolutions and their backward launch."""
+    autocast: NDArray[np.bool_]
+    """What autocast may reach: all but the backward of linear algebra, whose products stay in fp32."""
     attention: NDArray[np.bool_]
     """Fused attention."""
     fp32_attention: NDArray[np.bool_]

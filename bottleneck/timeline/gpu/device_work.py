@@ -50,6 +50,10 @@ _MOST_ROWS = 40
 _ALIGNED_TO = re.compile(r"_align(\d+)")
 """Of CUTLASS, which cuBLAS runs where its own kernels cannot: numbers that rows begin at a multiple of."""
 _FILL = re.compile(f"^{FILL}$")
+_CONVOLUTIONS = re.compile(r"^aten::convolution(_backward)?$")
+_SOLVES = re.compile(r"^aten::_?(linalg_|cholesky|triangular_solve|lu_|geqrf|ormqr)")
+_PRODUCTS = re.compile(r"^aten::(mm|addmm|bmm|baddbmm)$")
+_SOLVED_BACKWARD = re.compile(r"^(Linalg|Cholesky|TriangularSolve)\w*Backward")
 _INDEX_SUMS = re.compile(r"indexing_backward_kernel")
 _REDUCES = re.compile(r"^triton_(red|per)_")
 _PLANAR_NORM = re.compile(r"^aten::(instance_norm|native_group_norm)$")
@@ -186,7 +190,8 @@ def read_device_work(trace: Trace, program: Program) -> DeviceWork:
     math = of_kind(lambda k: k.family in ("matmul", "conv"))
     attention = of_kind(lambda k: k.family == "attention") & ~optimizer
     fp32_attention = attention & of_kind(lambda k: k.dtype == "fp32")
-    fp32 = math & of_kind(lambda k: k.dtype == "fp32") & ~optimizer
+    solves = launched_inside(trace, program, _SOLVES) & ~launched_inside(trace, program, _PRODUCTS)
+    fp32 = math & of_kind(lambda k: k.dtype == "fp32") & ~optimizer & ~solves
     tf32 = math & of_kind(lambda k: k.dtype == "tf32") & ~optimizer
     fusable = (
         of_kind(lambda k: k.part is Part.MEMORY_BOUND and k.family not in ("layout", "fused"))
@@ -210,6 +215,8 @@ def read_device_work(trace: Trace, program: Program) -> DeviceWork:
     layout = of_kind(lambda k: k.family == "layout")
     return DeviceWork(
         fp32_math=fp32,
+        convolutions=launched_inside(trace, program, _CONVOLUTIONS),
+        autocast=~launched_inside(trace, program, _SOLVED_BACKWARD),
         attention=attention,
         fp32_attention=fp32_attention,
         tf32_math=tf32,

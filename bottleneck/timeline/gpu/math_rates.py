@@ -1,10 +1,15 @@
 """How much faster full-precision math gets in a smaller type: measured, or by published peaks.
 
-In: measured dense matmul rates, the device's compute capability. Out: a speed-up and its source; None
-for a device that is not known, never another device's figure.
+In: measured rates of dense products, large ones and the step's own, the device's compute capability. Out: a
+`SpeedUp`; None for a device that is not known, never another device's figure.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...model.run import Run
+from ...model.words import percent
 
 PEAK_RATIO: dict[str, dict[str, float]] = {
     # Dense peak rate over plain fp32, from the rows of peaks.py; where parts of one capability differ
@@ -24,18 +29,44 @@ On an H200 with a peak ratio of 15.8 (bf16) and 8.4 (TF32), 75 fp32 kernels of 4
 7.0 ms: the quotient, and 24 to 28 us each."""
 
 
-def math_speed_up(
-    target: str, measured: dict[str, float], capability: str | None
-) -> tuple[float, str] | None:
-    """Return (speed-up of fp32 math in "tf32", "bf16" or "fp16", source in words); None if neither is known.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedUp:
+    """How much faster math is in another type."""
 
-    `measured`: dense matmul rates by dtype, TFLOP/s; `capability`: compute capability, like "9.0".
+    ratio: float
+    """At least 1."""
+    fixed_ns: float
+    """What of each kernel stays besides."""
+    told: str
+
+
+def attention_speed_up(run: Run | None, otherwise: SpeedUp | None) -> SpeedUp | None:
+    """Return how much faster fused attention in fp32 gets in bf16: as timed, or as products do."""
+    timed = run.masks.single_ms if run is not None and run.masks is not None else None
+    if timed is None or min(timed) <= 0:
+        return otherwise
+    ratio = timed[0] / timed[1]
+    return SpeedUp(ratio=max(1.0, ratio), fixed_ns=0.0, told=f"{ratio:.1f}x timed at its own sizes")
+
+
+def math_speed_up(run: Run | None, capability: str | None, *, of: str, to: str) -> SpeedUp | None:
+    """Return how much faster math in the type `of` gets in `to`: "fp32", "tf32", "bf16", "fp16".
+
+    The rates of the step's largest products, at their own shapes, count for the share of all of its products
+    in its FLOPs, and those of a large product for the rest. `capability`: compute capability, like "9.0".
     """
-    if measured.get("fp32") and measured.get(target):
-        ratio, source = measured[target] / measured["fp32"], "measured on this device"
+    large = run.matmul_tflops if run is not None else {}
+    if run is not None and large.get(of) and large.get(to):
+        own, share = run.product_tflops, run.flops.products_share if run.flops is not None else 0.0
+        if not (own.get(of) and own.get(to)):
+            own, share = large, 0.0
+        took, takes = (share / own[kind] + (1.0 - share) / large[kind] for kind in (of, to))
+        source = "measured on this device"
+        source += f", {percent(share)} of it in products of the step's own sizes" if share > 0 else ""
+        ratio, fixed_ns = took / takes, (1.0 - share) * FIXED_NS
     else:
-        peak = PEAK_RATIO.get(capability or "", {}).get(target)
-        if peak is None:
+        peaks = {"fp32": 1.0, **PEAK_RATIO.get(capability or "", {})}
+        if of not in peaks or to not in peaks or len(peaks) == 1:
             return None
-        ratio, source = peak, "published peak rates"
-    return max(1.0, ratio), f"{ratio:.1f}x by {source}"
+        ratio, source, fixed_ns = peaks[to] / peaks[of], "published peak rates", FIXED_NS
+    return SpeedUp(ratio=max(1.0, ratio), fixed_ns=fixed_ns, told=f"{ratio:.1f}x by {source}")

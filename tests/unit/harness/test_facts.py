@@ -20,6 +20,7 @@ from torch_bottleneck.harness.facts import probes, settings
 from torch_bottleneck.harness.facts.compiler import CompileWatch
 from torch_bottleneck.harness.facts.devices import read_devices, read_host
 from torch_bottleneck.harness.facts.learned import Learned
+from torch_bottleneck.harness.facts.masks import MaskWatch
 from torch_bottleneck.harness.facts.settings import Seen, _replica_bytes, read_settings
 from torch_bottleneck.harness.imports import ImportWatch
 from torch_bottleneck.harness.process import children
@@ -27,7 +28,7 @@ from torch_bottleneck.harness.process.outcome import is_out_of_memory
 from torch_bottleneck.harness.process.saves import SaveGuard
 from torch_bottleneck.harness.process.session import begin_in_child
 from torch_bottleneck.harness.windows.phases import PhaseClock
-from torch_bottleneck.model.run import CompileFacts, MaskedCall, MaskFacts, OptimizerFacts, Run
+from torch_bottleneck.model.run import AttentionCall, CompileFacts, FlopCount, MaskFacts, OptimizerFacts, Run
 from torch_bottleneck.runs.environment import usable_cores
 from torch_bottleneck.runs.plan import Plan
 from torch_bottleneck.runs.store import Store
@@ -586,6 +587,80 @@ def test_of_products_on_a_cpu_those_that_are_too_large_are_timed_with_fewer_rows
     assert set(rates) == {"fp32", "bf16"}
 
 
+@pytest.fixture
+def as_if_on_a_device(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Make what is meant for a GPU here; return the shapes of the products that are timed, 1 ms each."""
+    made = torch.ones
+    monkeypatch.setattr(torch, "ones", lambda *size, **more: made(*size, **(more | {"device": "cpu"})))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 4 * (12 * 20 + 20 * 8 + 12 * 8))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
+    multiply, timed = torch.matmul, []
+
+    def noted(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        timed.append((*left.shape, right.shape[-1], left.is_contiguous(), right.is_contiguous()))
+        return multiply(left, right)
+
+    monkeypatch.setattr(torch, "matmul", noted)
+    monkeypatch.setattr(probes, "_device_ms", lambda call: (call(), 1.0)[1])
+    return timed
+
+
+def test_the_step_s_own_products_are_timed_as_a_linear_layer_s_three(
+    as_if_on_a_device: list[tuple[int, ...]],
+) -> None:
+    precision = torch.get_float32_matmul_precision()
+    counted = FlopCount(
+        step=1, flops=1.0, by_dtype={"float32": 1.0}, products=[(12, 20, 8, 3), (4, 2, 5, 6)], batches=[1, 3]
+    )
+    rates = probes.product_tflops(counted)
+    # Three calls of the first and two of the second, of 1 ms each.
+    expected = (2 * 12 * 20 * 8 * 3 + 2 * 4 * 2 * 5 * 6) / 5e9
+    assert rates == pytest.approx(dict.fromkeys(("fp32", "tf32", "bf16", "fp16"), expected))
+    assert as_if_on_a_device[:3] == [
+        (12, 20, 8, True, True),
+        (12, 20, 8, True, False),
+        (12, 20, 8, False, True),
+    ]
+    assert as_if_on_a_device[3] == (3, 4, 2, 5, True, True)
+    assert torch.get_float32_matmul_precision() == precision
+
+
+@pytest.mark.parametrize(("products", "batches"), [([(12, 20, 9, 1)], [1]), ([(2, 2, 2, 1)], [0]), ([], [])])
+def test_products_are_not_timed_above_the_step_s_own_peak_of_memory(
+    products: list[tuple[int, int, int, int]], batches: list[int], as_if_on_a_device: list[tuple[int, ...]]
+) -> None:
+    counted = FlopCount(step=1, flops=1.0, products=products, batches=batches)
+    assert probes.product_tflops(counted) == {}
+    assert not as_if_on_a_device
+
+
+def test_attention_in_fp32_is_timed_in_16_bits_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def attend(*types: torch.dtype) -> None:
+        for dtype in types:
+            x = torch.ones(2, 4, 8, 16, dtype=dtype)
+            torch.nn.functional.scaled_dot_product_attention(x, key=x, value=x, is_causal=True)
+
+    monkeypatch.setattr("torch_bottleneck.harness.torch_private.device_kind", lambda: "cuda")
+    watch = MaskWatch()
+    watch.begin()
+    attend(torch.float32, torch.float32, torch.bfloat16)
+    found = watch.end()
+    monkeypatch.undo()
+    assert found is not None
+    (call,) = found.single
+    assert (call.query, call.dtype, call.causal, call.mask, call.count) == (
+        (2, 4, 8, 16),
+        "float32",
+        True,
+        (),
+        2,
+    )
+    timed = probes.halved_ms([call])
+    assert timed is not None
+    assert min(timed) > 0
+    assert probes.halved_ms([]) is None
+
+
 @pytest.mark.parametrize(
     ("mask", "mask_dtype"), [((64, 1, 1, 32), "bool"), ((32, 32), "float32"), ((1, 1, 32, 32), "float32")]
 )
@@ -593,7 +668,7 @@ def test_attention_is_timed_with_masks_that_mask_nothing_and_without(
     mask: tuple[int, ...], mask_dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     like = (64, 8, 32, 64)
-    call = MaskedCall(
+    call = AttentionCall(
         query=like,
         key=like,
         value=like,

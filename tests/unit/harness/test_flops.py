@@ -47,7 +47,10 @@ def test_the_products_with_most_flops_are_kept_with_how_many_there_were() -> Non
             torch.ones(5, 8) @ torch.ones(8, 6)
         torch.bmm(torch.ones(10, 7, 4), torch.ones(10, 4, 9))
 
-    assert counted(work).products == [(7, 4, 9, 10), (5, 8, 6, 4), (4, 8, 6, 1), (3, 8, 6, 1)]
+    found = counted(work)
+    assert found.products == [(7, 4, 9, 10), (5, 8, 6, 4), (4, 8, 6, 1), (3, 8, 6, 1), (2, 8, 6, 1)]
+    assert found.batches == [10, 1, 1, 1, 1]
+    assert found.products_share == 1.0
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from ...lanes.program import PARTS, Program
 from ...lanes.questions import DROPPED_BASIS, IDLE_ROWS_BASIS, Question, masks_basis, repeats_basis
 from ...lanes.replay import Edit, not_launched
 from ..device_masks import DeviceWork
-from ..math_rates import FIXED_NS, math_speed_up
+from ..math_rates import FIXED_NS, SpeedUp, attention_speed_up, math_speed_up
 from .circumstances import Circumstances
 
 _FUSED_PRODUCTS = 0.4
@@ -35,28 +35,7 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
         return Edit(duration=np.where(mask, factor, 1.0))
 
     facts = known.facts
-    rates = facts.run.matmul_tflops if facts.run is not None else {}
-    for question, target in ((WhatIf.TF32, "tf32"), (WhatIf.BF16, "bf16")):
-        mask = work.fp32_math
-        if target == "bf16":
-            mask = mask | work.tf32_math | work.fp32_attention
-        ratio = math_speed_up(target, rates, known.capability)
-        if mask.any() and ratio is not None and ratio[0] > 1.0:
-            length = np.maximum(program.duration, 1.0)
-            factor = np.where(mask, np.minimum(1.0, 1.0 / ratio[0] + FIXED_NS / length), 1.0)
-            told = f"replay with fp32 matmul and convolution kernels sped up ({ratio[1]}, and "
-            told += f"{FIXED_NS / 1e3:.0f} us of each kept)"
-            if target == "bf16" and work.low_traffic.any():
-                # Half the bytes, but no kernel is shorter than the shortest of the trace.
-                half = np.clip(np.maximum(0.5, program.shortest_ns / length), 0.5, 1.0)
-                factor = np.where(work.low_traffic, half, factor)
-                told += ", element-wise kernels on their results moving half the bytes; casts not counted"
-            # Convolutions that are fed NCHW pay for bf16 with more copies, casts and slower batch norms
-            # than they save: 0.94x measured where the replay saw 1.10x.
-            misfed = target == "bf16" and bool(work.layout.any())
-            if misfed:
-                told += "; at best, since convolutions run on NCHW here (try channels_last first)"
-            yield Question(question, Edit(duration=factor), told, bound=misfed)
+    yield from _precision_questions(program, work, known)
     yield from _attention_questions(work, known)
     batch = np.isin(program.part, _ON_BATCH) & ~(work.optimizer | work.zero_grad)
     if facts.repeats is not None and facts.repeats.graded_share > 0:
@@ -163,6 +142,43 @@ def _aligned_questions(program: Program, work: DeviceWork, known: Circumstances)
         f"replay with these products at {rate:.0f} TFLOP/s, the rate of {dtype} measured on this device",
         bound=True,
     )
+
+
+def _precision_questions(program: Program, work: DeviceWork, known: Circumstances) -> Iterator[Question]:
+    run = known.facts.run
+    length = np.maximum(program.duration, 1.0)
+
+    def sped_up(mask: NDArray[np.bool_], by: SpeedUp | None) -> NDArray[np.float64]:
+        if by is None:
+            return np.ones(len(length))
+        return np.where(mask, np.minimum(1.0, 1.0 / by.ratio + by.fixed_ns / length), 1.0)
+
+    for question, target in ((WhatIf.TF32, "tf32"), (WhatIf.BF16, "bf16")):
+        by = math_speed_up(run, known.capability, of="fp32", to=target)
+        factor = sped_up(work.fp32_math, by)
+        if target == "tf32" and not (run is not None and run.settings.get("cudnn.allow_tf32") is False):
+            # cuDNN may compute in TF32 already, and took fp32 for these.
+            factor[work.convolutions] = 1.0
+        if target == "bf16":
+            of_tf32 = math_speed_up(run, known.capability, of="tf32", to=target)
+            factor *= sped_up(work.tf32_math, of_tf32)
+            factor *= sped_up(work.fp32_attention, attention_speed_up(run, by))
+            factor[~work.autocast] = 1.0
+        if by is not None and (factor < 1.0).any():
+            told = f"replay with fp32 matmul and convolution kernels sped up ({by.told}, and "
+            told += f"{by.fixed_ns / 1e3:.0f} us of each kept)"
+            # Convolutions that are fed NCHW pay for bf16 with more copies, casts and slower batch norms
+            # than they save: 0.94x measured where the replay saw 1.10x.
+            misfed = target == "bf16" and bool(work.layout.any())
+            less = work.low_traffic | (work.nhwc < 1.0) if misfed else work.low_traffic
+            if target == "bf16" and less.any():
+                # Half the bytes, but no kernel is shorter than the shortest of the trace.
+                half = np.clip(np.maximum(0.5, program.shortest_ns / length), 0.5, 1.0)
+                factor = np.where(less, half, factor)
+                told += ", element-wise kernels on their results moving half the bytes; casts not counted"
+            if misfed:
+                told += "; at best, since convolutions run on NCHW here (try channels_last first)"
+            yield Question(question, Edit(duration=factor), told, bound=misfed)
 
 
 def _attention_questions(work: DeviceWork, known: Circumstances) -> Iterator[Question]:
