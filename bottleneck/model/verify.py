@@ -184,6 +184,11 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True):
     steps: int | None = None
     """Steps to time in each run; None: as many as it takes."""
 
+    @property
+    def looks(self) -> int:
+        """How often at most it is looked whether the pairs decide."""
+        return 1 + max(0, self.max_pairs - self.pairs)
+
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a report shows, and all that a resumed verification needs."""

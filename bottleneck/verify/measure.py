@@ -84,9 +84,11 @@ def _common(before: RunRecord, after: RunRecord) -> tuple[NDArray[np.float64], N
 
 
 def measure(
-    runs: Sequence[RunRecord], *, base: tuple[str, ...], added: tuple[str, ...]
+    runs: Sequence[RunRecord], *, base: tuple[str, ...], added: tuple[str, ...], looks: int = 1
 ) -> tuple[Measured | None, PairedRatio | None]:
     """Pair each run with the added fixes with the runs without them right before and after it.
+
+    `looks`: how often it is looked whether the pairs decide.
 
     Returns:
         The measurement, and the ratio that `decide_ratio` takes; (None, None) without a pair.
@@ -121,6 +123,7 @@ def measure(
         afters,
         floor=floor,
         floor_freedom=_freedom(runs, steady),
+        looks=looks,
     )
     assert ratio is not None
     found = Measured(

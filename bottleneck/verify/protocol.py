@@ -61,7 +61,7 @@ def next_run(
         # First see whether the script agrees with itself: a second run without any fix.
         alone = [r for r in runs if r.fixes == base and r.status == "ok" and r.purpose == "timing"]
         return Next(run="stop") if len(alone) > 1 else Next(run="without")
-    _, ratio = measure(runs, base=base, added=added)
+    _, ratio = measure(runs, base=base, added=added, looks=protocol.looks)
     pairs = ratio.pairs if ratio is not None else 0
     if pairs >= protocol.pairs:
         # The last run is closed in by another one without, which the next experiment needs anyway.

@@ -163,7 +163,7 @@ def make_outcome(
 ) -> Outcome:
     """Return what is known about a candidate."""
     added = candidate.fixes
-    measured, ratio = measure(runs, base=base, added=added)
+    measured, ratio = measure(runs, base=base, added=added, looks=protocol.looks)
     outcome = msgspec.structs.replace(
         candidate.row,
         base=base,

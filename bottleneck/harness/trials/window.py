@@ -24,7 +24,7 @@ from ...clocks import monotonic, perf_counter
 from ...model.finding import NEGLIGIBLE_SHARE
 from ...model.verify import CompilerLook, TrialRequest, TriedFix, TriedFixes, TryWish
 from ...runs.store import reason_of
-from ...stats.ratio_paired import decide_ratio, ratio_in_turns
+from ...stats.ratio_paired import TURNS, PairedRatio, decide_ratio, may_decide, ratio_in_turns
 from .. import torch_private
 from ..events.table import BACKWARD, FETCH, FORWARD, SCALER, Event
 from ..lines.sites import told_of_error
@@ -45,7 +45,7 @@ BLOCK_SECONDS = 0.3
 LONGEST_BLOCK_SECONDS = 3 * BLOCK_SECONDS
 BLOCK_STEPS = (2, 60)
 """Fewest and most steps of a block."""
-LEAST_PAIRS, MOST_PAIRS = 3, 12
+LEAST_PAIRS, MOST_PAIRS = TURNS
 KNOWN_WITHIN = 1.1
 """A gain that is decided is timed on until its interval ends at no more than so many times the gain, or until
 the fix has had its share of the time."""
@@ -355,7 +355,7 @@ class TrialWindow:
     def _turns(self, program: Program, *, steps: int, enough: float, until: float) -> Steps:
         """Time blocks in turns until they decide, and on while there is time enough for a better figure.
 
-        Return the step times without and with the fix.
+        Return the step times without and with the fix. Blocks that will hardly decide end it, too.
 
         On, off, off, on, on, ...: drift cancels within two pairs, and half of the switches are saved.
         """
@@ -382,8 +382,9 @@ class TrialWindow:
             with_it.append(times[True])
             end = until if len(without) >= LEAST_PAIRS else latest
             late, share_used = self._of_all((monotonic() > end, monotonic() > enough))[0]
-            decided, known = self._is_decided(without, with_it)
-            if len(without) >= MOST_PAIRS or late or (decided and (known or share_used)):
+            ratio = ratio_in_turns(without, with_it, [*(row.without_ms for row in self._rows), without])
+            ends = self._is_known(ratio, share_used=share_used)
+            if ends or len(without) >= MOST_PAIRS or late:
                 return without, with_it
 
     # -- together with other ranks -------------------------------------------------------------
@@ -478,12 +479,14 @@ class TrialWindow:
         wanted = math.ceil(BLOCK_SECONDS / max(self._step_seconds, 1e-6))
         return max(fewest, min(most, wanted))
 
-    def _is_decided(self, without: list[float], with_it: list[float]) -> tuple[bool, bool]:
-        """Return whether the blocks decide, and whether the figure is known as well as it should be."""
-        ratio = ratio_in_turns(without, with_it, [*(row.without_ms for row in self._rows), without])
+    def _is_known(self, ratio: PairedRatio | None, *, share_used: bool) -> bool:
+        """Return whether it is known as well as it should be, or hardly will be."""
         decision = decide_ratio(ratio, least_pairs=LEAST_PAIRS, threshold=NEGLIGIBLE_SHARE)
+        if decision == "undecided":
+            enough = ratio is not None and ratio.pairs >= LEAST_PAIRS
+            return enough and not may_decide(ratio, threshold=NEGLIGIBLE_SHARE)
         rough = decision == "faster" and ratio is not None and (ratio.high or 0) > KNOWN_WITHIN * ratio.ratio
-        return decision != "undecided", not rough
+        return share_used or not rough
 
     # -- the patch -----------------------------------------------------------------------------
 

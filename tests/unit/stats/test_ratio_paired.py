@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_bottleneck.stats.ratio_paired import (
+    TURNS,
     decide_ratio,
+    may_decide,
     neighbour_freedom,
     neighbour_noise,
     paired_ratio,
+    ratio_in_turns,
 )
 
 
@@ -146,3 +149,52 @@ def test_freedom_counts_differences_that_share_runs_for_less() -> None:
     assert neighbour_freedom([2]) == 1.0
     assert 1.5 < neighbour_freedom([3]) < 2.0
     assert neighbour_freedom([2, 2]) == 2.0
+
+
+def looked_at_after_each_pair(effect: float, scatter: float, *, tries: int = 300) -> tuple[float, float]:
+    """Return how often trials in turns call a fix faster, and how many pairs they take."""
+    rng = np.random.default_rng(5)
+    called, made = 0, 0
+    least, most = TURNS
+    for _ in range(tries):
+        before = np.exp(rng.normal(0.0, scatter, most)).tolist()
+        after = np.exp(rng.normal(-effect, scatter, most)).tolist()
+        for pairs in range(least, most + 1):
+            found = ratio_in_turns(before[:pairs], after[:pairs], [before[:pairs]])
+            decision = decide_ratio(found, least_pairs=least, threshold=0.02)
+            if decision != "undecided" or pairs == most or not may_decide(found, threshold=0.02):
+                called += decision == "faster"
+                made += pairs
+                break
+    return called / tries, made / tries
+
+
+def test_looking_after_each_pair_calls_no_more_than_one_in_forty_faster() -> None:
+    called, pairs = looked_at_after_each_pair(0.0, 0.07)
+    assert called <= 0.025
+    assert pairs < 7.0, "what will hardly decide is given up"
+
+
+def test_what_helps_is_found_nevertheless() -> None:
+    called, pairs = looked_at_after_each_pair(0.3, 0.14)
+    assert called >= 0.93
+    assert pairs < 8.0
+
+
+def test_more_looks_for_a_gain_ask_for_more() -> None:
+    times = [10.0, 10.3, 9.8, 10.1], [9.0, 9.1, 9.2, 8.9]
+    once, often = paired_ratio(*times), paired_ratio(*times, looks=10)
+    assert once is not None and once.low is not None and once.high is not None
+    assert often is not None and often.low is not None and often.high is not None
+    assert often.low < once.low < once.ratio
+    assert (often.ratio, often.high) == (once.ratio, once.high)
+
+
+def test_pairs_that_scatter_too_much_may_not_decide_any_more() -> None:
+    def may(*after: float) -> bool:
+        return may_decide(paired_ratio([10.0] * len(after), after, looks=10), threshold=0.02)
+
+    assert may(9.0, 8.0, 8.5)
+    assert not may(9.0, 11.0, 10.0, 10.1, 9.5, 10.4)
+    assert may(9.99, 10.0, 10.01, 10.0), "that there is no gain is a decision as well"
+    assert may_decide(None, threshold=0.02)
