@@ -347,6 +347,8 @@ class CodeEntry(msgspec.Struct, frozen=True):
     """Its title only repeats the class and its price."""
     names_call: bool = False
     """It is about one line of the user's and what that calls: its fix stands before general ones."""
+    counts: bool = False
+    """Its title tells how often something happens that is suspected easily; told also if it costs nothing."""
     within_others: bool = False
     """Says where the time of other causes is spent, so it has no price in addition to theirs."""
     priced_by: WhatIf | None = None
@@ -418,7 +420,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN504", "anomaly-detection", _C.LAUNCH, within_others=True),
     CodeEntry("BN505", "distributions-checked", _C.LAUNCH, within_others=True),
     CodeEntry("BN506", "launches-block", _C.LAUNCH, names_call=True, within_others=True),
-    CodeEntry("BN601", "synchronisation-stalls", _C.SYNC),
+    CodeEntry("BN601", "synchronisation-stalls", _C.SYNC, counts=True),
     CodeEntry("BN701", "blocking-copy", _C.TRANSFER),
     CodeEntry("BN702", "exposed-copies", _C.TRANSFER),
     CodeEntry("BN801", "exposed-communication", _C.COMMUNICATION),

@@ -100,7 +100,7 @@ def _causes(diagnosis: Diagnosis) -> list[str]:
         figures = f"{most}{row.cost} | {row.share} | {without}"
         lines.append(f"| {row.name} | {escape(row.code)} | {figures} | {escape(told)} |")
     if small:
-        listed = ", ".join(f"{row.name} {'≤ ' if row.bound else ''}{row.cost} ms" for row in small)
+        listed = ", ".join(row.brief for row in small)
         lines += ["", f"Below {NEGLIGIBLE} of the step: {escape(listed)}."]
     return lines
 

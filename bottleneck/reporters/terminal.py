@@ -163,14 +163,10 @@ def _causes(page: Page, diagnosis: Diagnosis, room: Room | None) -> None:
         _cause(page, row, room=room)
     gone = covered[0].after_previous if covered else ""
     groups = ((gone, covered), ("also", rest), (_BELOW, small))
-    told = [f"{words}: {', '.join(map(_named_cause, rows))}" for words, rows in groups if rows]
+    told = [f"{words}: {', '.join(row.brief for row in rows)}" for words, rows in groups if rows]
     one_line = "; ".join(told)
     for text in [one_line] if told and len(one_line) <= page.width else told:
         page.line((text, "dim"))
-
-
-def _named_cause(row: CauseRow) -> str:
-    return f"{row.name} {'≤ ' if row.bound else ''}{row.cost} ms"
 
 
 def _cause(page: Page, row: CauseRow, *, room: Room | None) -> None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...model.codes import Part, WhatIf
-from ...model.finding import Finding
+from ...model.finding import NEGLIGIBLE_SHARE, Finding
 from ...model.words import ms
 from ..base import Analyzer, Facts, call_evidence
+
+_MANY = 10.0
+"""Per step: so many are suspected where they are seen, and said to cost nothing where they do."""
 
 
 class SynchronisationStalls(Analyzer):
@@ -32,7 +35,8 @@ class SynchronisationStalls(Analyzer):
 
     What it is not
         Not the time inside the calls: during most of it the device does work that is needed anyway.
-        On a CPU there is nothing to wait for, so .item() costs almost nothing.
+        On a CPU there is nothing to wait for, so .item() costs almost nothing; of many of them it
+        is told how long they take.
 
     What to do
         Accumulate metrics on the device and read them every N steps; torch.where instead of boolean
@@ -45,8 +49,9 @@ class SynchronisationStalls(Analyzer):
     code = "BN601"
 
     def find(self, facts: Facts) -> Iterator[Finding]:
-        """Price the waits on a GPU; on a CPU only note calls inside compiled or hot code."""
+        """Price the waits on a GPU; on a CPU many reads are told to cost nothing."""
         if facts.timeline.kind != "gpu":
+            yield from self._reads(facts)
             return
         answer = facts.ask(WhatIf.SYNCS_GONE)
         spans = facts.spans(Part.SYNC)
@@ -71,5 +76,11 @@ class SynchronisationStalls(Analyzer):
             not_this=f"Not the {ms(spent)} spent in the calls: the device is busy during most of that."
             if spent
             else "",
-            note=cost is not None and cost < 0.002 * facts.true_ms,
+            note=cost is not None and cost < 0.002 * facts.true_ms and per_step < _MANY,
         )
+
+    def _reads(self, facts: Facts) -> Iterator[Finding]:
+        per_step, cost = facts.number("sync.per_step") or 0.0, facts.number("sync.reads_ms") or 0.0
+        if per_step >= _MANY and cost < NEGLIGIBLE_SHARE * facts.true_ms:
+            title = f"{per_step:.0f} reads of values per step take {ms(cost)}"
+            yield self.finding(facts, title, cost_ms=cost, not_this="On a CPU there is nothing to wait for.")

@@ -55,6 +55,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "copies.h2d_ms": "float: host-to-device copy time per step",
     "sync.per_step": "float: synchronising calls per step (CPU runs: aten::_local_scalar_dense)",
     "sync.item_per_step": "float",
+    "sync.reads_ms": "float: CPU runs: what reading values of tensors takes per step",
     "sync.waits_for": 'str: what most waits are for: "values", "sizes" (nonzero, boolean indexing), "copies",'
     ' "activations" (moved to the host and back)',
     # acceleration state

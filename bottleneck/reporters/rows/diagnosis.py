@@ -63,6 +63,15 @@ class CauseRow:
     after_previous: str
     covered: bool
     """Gone together with the first cause that can be removed."""
+    counted: bool
+    """It costs next to nothing, and one asks how often it happens."""
+
+    @property
+    def brief(self) -> str:
+        """What is told in a line with others."""
+        if self.counted:
+            return self.headline
+        return f"{self.name} {'≤ ' if self.bound else ''}{self.cost} ms"
 
 
 def budget_rows(diagnosis: Diagnosis, *, whole: bool = False, most: int = _BUDGET_LINES) -> list[BudgetRow]:
@@ -143,7 +152,7 @@ def cause_rows(diagnosis: Diagnosis) -> tuple[list[CauseRow], list[CauseRow]]:
         row = _cause_row(cause, diagnosis, root=root, first=first)
         if not cause.negligible:
             worth.append(row)
-        elif cause.share >= _NOTHING:
+        elif cause.share >= _NOTHING or _is_counted(cause):
             small.append(row)
     return worth, small
 
@@ -172,7 +181,12 @@ def _cause_row(cause: Cause, diagnosis: Diagnosis, *, root: str, first: str) -> 
         sites=tuple(place(site, root=root) for site in cause.sites),
         after_previous=told,
         covered=covered,
+        counted=cause.negligible and _is_counted(cause),
     )
+
+
+def _is_counted(cause: Cause) -> bool:
+    return entry_of(cause.code).counts and bool(cause.headline)
 
 
 def is_bound(diagnosis: Diagnosis, cause: Cause) -> bool:

@@ -105,7 +105,8 @@ def describe_context(
     )
     in_input = division.work == Work.INPUT
     in_optimizer = segments.phase == code["optimizer"]
-    reads = segments.first_of_row & (segments.op_class == OpClass.SYNC) & ~in_optimizer
+    reading = (segments.op_class == OpClass.SYNC) & ~in_optimizer
+    reads = segments.first_of_row & reading
     rows = _work_by_name(trace, segments, division)
 
     in_zero_grad = np.asarray([phase == "zero_grad" for phase in program.phases])
@@ -126,6 +127,7 @@ def describe_context(
         "optimizer.share": (priced.parts[Part.OPTIMIZER] + in_optimizer_ms) / true_ms,
         "sync.per_step": float(reads.sum()) / steps,
         "sync.item_per_step": float(reads.sum()) / steps,
+        "sync.reads_ms": float(segments.dur_ns[reading].sum()) / steps / 1e6 * priced.scale,
         "kernels.memory_bound_share": priced.parts[Part.MEMORY_BOUND] / true_ms,
         "kernels.conv_share": conv,
         "kernels.norm_share": norm,

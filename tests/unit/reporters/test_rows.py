@@ -74,6 +74,16 @@ def test_causes_below_the_threshold_are_apart() -> None:
     assert worth[1].after_previous == "", "5.8 and 6.0 ms: the same"
 
 
+def test_what_is_suspected_easily_is_told_with_how_often_it_happens() -> None:
+    base = sample()
+    assert [row.brief for row in cause_rows(base)[1]] == ["sync-bound 0.3 ms"]
+    title = "270 reads of values per step take 0.03 ms"
+    counted = msgspec.structs.replace(base.causes[2], headline=title, share=0.0003)
+    other = msgspec.structs.replace(base.causes[1], share=0.0003, negligible=True)
+    _, small = cause_rows(msgspec.structs.replace(base, causes=(base.causes[0], other, counted)))
+    assert [row.brief for row in small] == [title]
+
+
 def test_a_cause_that_others_cover_says_what_is_left_of_it() -> None:
     base = sample()
     covered = msgspec.structs.replace(base.causes[1], after_previous_ms=1.2)
