@@ -11,6 +11,7 @@ the limit, is a failure (exit code 1).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -66,9 +68,10 @@ class Row:
         return "wrong, low confidence" if self.confidence == "low" else "NO: wrong, and sure"
 
 
-def run(row: Row, script: Path, folder: Path) -> None:
+def run(row: Row, script: Path, folder: Path, *options: str) -> None:
     """Diagnose a script and enter what came of it."""
-    command = [sys.executable, "-m", "torch_bottleneck", "diagnose", "-q", "--out", str(folder), str(script)]
+    command = [sys.executable, "-m", "torch_bottleneck", "diagnose", "-q", *options, "--out", str(folder)]
+    command.append(str(script))
     began = time.monotonic()
     process = subprocess.Popen(
         command, cwd=folder.parent, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
@@ -91,6 +94,18 @@ def run(row: Row, script: Path, folder: Path) -> None:
     true_ms, interval = found["step"]["true_ms"], found["step"]["true_ci_ms"]
     if true_ms is not None:
         row.step = f"{true_ms:.2f}" + (f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else "")
+
+
+@contextlib.contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """Let so many processes run that never sleep."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: sum(range(10000))"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
 
 
 def render(rows: list[Row], *, busy: int, load: list[float]) -> str:
@@ -142,30 +157,22 @@ def main() -> int:
             [Row(**{**row, "accepted": tuple(row["accepted"])}) for row in kept["rows"]],
             kept["load"],
         )
-    busy = [
-        subprocess.Popen([sys.executable, "-c", "while True: sum(range(10000))"]) for _ in range(args.busy)
-    ]
-    try:
-        with tempfile.TemporaryDirectory() as scratch:
-            for name, script in scripts.items():
-                if (args.names and name not in args.names) or name in {row.name for row in rows}:
-                    continue
-                accepted = EXAMPLES.get(name) or read_trial(script).accepted
-                row = Row(name, accepted)
-                run(row, script, Path(scratch) / name)
-                rows.append(row)
-                load.append(os.getloadavg()[0])
-                if args.state:
-                    args.state.write_text(json.dumps({"rows": [asdict(r) for r in rows], "load": load}))
-                args.out.write_text(render(rows, busy=args.busy, load=load))
-                print(
-                    f"{row.name:22} {row.verdict} {row.confidence} {row.judged} {row.seconds:.0f} s",
-                    flush=True,
-                )
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
+    with busy_processes(args.busy), tempfile.TemporaryDirectory() as scratch:
+        for name, script in scripts.items():
+            if (args.names and name not in args.names) or name in {row.name for row in rows}:
+                continue
+            accepted = EXAMPLES.get(name) or read_trial(script).accepted
+            row = Row(name, accepted)
+            run(row, script, Path(scratch) / name)
+            rows.append(row)
+            load.append(os.getloadavg()[0])
+            if args.state:
+                args.state.write_text(json.dumps({"rows": [asdict(r) for r in rows], "load": load}))
+            args.out.write_text(render(rows, busy=args.busy, load=load))
+            print(
+                f"{row.name:22} {row.verdict} {row.confidence} {row.judged} {row.seconds:.0f} s",
+                flush=True,
+            )
     return any(row.judged.startswith("NO") for row in rows)
 
 

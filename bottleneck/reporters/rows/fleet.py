@@ -5,7 +5,7 @@ In: a diagnosis. Out: short, clean sentences, and rows of a table.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...model.codes import WhatIf
@@ -222,6 +222,7 @@ def account_rows(diagnosis: Diagnosis, *, most: int | None = None) -> list[Accou
     if most is not None:
         rows = _worth_a_look(diagnosis, rows)[:most]
     like = max((row.step_ms or 0.0 for row in rows), default=None)
+    ranks = {row.rank: row for row in diagnosis.ranks}
     return [
         AccountRow(
             rank=str(row.rank),
@@ -231,17 +232,31 @@ def account_rows(diagnosis: Diagnosis, *, most: int | None = None) -> list[Accou
             transfer=milliseconds(row.transfer_ms, like=like),
             bubble=milliseconds(row.bubble_ms, like=like) if row.bubble_ms is not None else "",
             late=milliseconds(row.late_ms, like=like) if row.cause else "",
-            why=_why(row),
+            why=_why(row, ranks),
         )
         for row in rows
     ]
 
 
-def _why(row: RankRow) -> str:
+def _why(row: RankRow, ranks: Mapping[int, RankRow]) -> str:
     if row.cause:
         return _LATE_FOR.get(row.cause, row.cause)
+    if (last := _waited_for(row)) is None:
+        return ""
+    # Whom one waits for may wait for another rank itself, in another group.
+    seen = {row.rank}
+    while last in ranks and last not in seen and not ranks[last].cause:
+        seen.add(last)
+        if (following := _waited_for(ranks[last])) is None or following in seen:
+            break
+        last = following
+    cause = ranks[last].cause if last in ranks else ""
+    return f"waits for rank {last}" + (f": {cause}" if cause else "")
+
+
+def _waited_for(row: RankRow) -> int | None:
     waits = (row.waits_for_others_ms or 0.0) >= NEGLIGIBLE_SHARE * (row.step_ms or 0.0)
-    return f"waits for rank {row.waits_for}" if waits and row.waits_for is not None else ""
+    return row.waits_for if waits else None
 
 
 def _worth_a_look(diagnosis: Diagnosis, rows: Sequence[RankRow]) -> list[RankRow]:

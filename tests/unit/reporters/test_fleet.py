@@ -132,8 +132,24 @@ def test_the_ranks_worth_a_look_come_first_and_the_others_stay_out() -> None:
     assert rows[0].rank == "3"
     assert len(rows) == 3
     assert rows[0].why == "waiting for input"
-    assert rows[1].why == "waits for rank 3"
+    assert rows[1].why == "waits for rank 3: input"
     assert len(account_rows(job(1024, ONE))) == 1024
+
+
+def test_who_waits_for_a_rank_that_waits_is_told_for_whom_and_why() -> None:
+    base = job(4, ONE)
+    waits_for = {0: 1, 1: 3, 2: 0, 3: None}
+    ranks = tuple(msgspec.structs.replace(row, waits_for=waits_for[row.rank]) for row in base.ranks)
+    why = {row.rank: row.why for row in account_rows(msgspec.structs.replace(base, ranks=ranks))}
+    assert why == {
+        "0": "waits for rank 3: input",
+        "1": "waits for rank 3: input",
+        "2": "waits for rank 3: input",
+        "3": "waiting for input",
+    }
+    circle = tuple(msgspec.structs.replace(row, waits_for=(row.rank + 1) % 4, cause="") for row in base.ranks)
+    told = account_rows(msgspec.structs.replace(base, ranks=circle))
+    assert {row.rank: row.why for row in told}["0"] == "waits for rank 3"
 
 
 def test_missing_ranks_with_one_reason_share_a_line() -> None:
