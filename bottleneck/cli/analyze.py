@@ -14,11 +14,11 @@ import click
 from ..errors import UsageError
 from ..model.codes import BottleneckClass
 from .options.shared import format_option, log_option, verbose_option
-from .options.values import FiniteRange, PlaceOrAddress, PlacePath
+from .options.values import FiniteRange, PlaceOrAddress, PlacePath, expand_patterns
 
 
 @click.command("analyze")
-@click.argument("paths", nargs=-1, required=True, type=PlaceOrAddress())
+@click.argument("paths", nargs=-1, required=True, type=PlaceOrAddress(), callback=expand_patterns)
 @click.option(
     "--out",
     type=PlacePath(file_okay=False),

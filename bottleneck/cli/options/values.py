@@ -75,3 +75,17 @@ class PlaceOrAddress(PlacePath):
         from ...ingest.remote import is_address
 
         return value if is_address(value) else super().convert(value, param, ctx)
+
+
+def expand_patterns(
+    _ctx: click.Context, _param: click.Parameter, places: tuple[Path | str, ...]
+) -> tuple[Path | str, ...]:
+    """Return the places; in their order those of a pattern that no shell has expanded ("traces/rank*")."""
+    out: list[Path | str] = []
+    for place in places:
+        found: list[Path] = []
+        if isinstance(place, Path) and not place.exists():
+            root = Path(place.anchor)
+            found = sorted(root.glob(str(place.relative_to(root))))
+        out += found or [place]
+    return tuple(out)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 import pytest
 from benchmarks.fleet_make import Job, make
@@ -170,3 +171,18 @@ def test_what_is_an_address() -> None:
     assert not any(map(is_address, ["C:/x", "runs/one", "a b://c", "://", Path("s3://b")]))
     assert PlaceOrAddress().convert("s3://bucket/job", None, None) == "s3://bucket/job"
     assert PlaceOrAddress().convert("runs/one", None, None) == Path("runs/one")
+
+
+def test_a_pattern_that_no_shell_has_expanded_is_expanded_in_order(tmp_path: Path) -> None:
+    from torch_bottleneck.cli.analyze import command
+    from torch_bottleneck.cli.options.values import expand_patterns
+
+    for rank in (2, 0, 1):
+        (tmp_path / f"rank{rank}").mkdir()
+    (tmp_path / "odd[1]").mkdir()
+    given: tuple[Path | str, ...] = (
+        tmp_path / "rank*", "s3://bucket/rank*", tmp_path / "odd[1]", tmp_path / "no*"
+    )  # fmt: skip
+    context, (places, *_) = click.Context(command), command.params
+    found = expand_patterns(context, places, given)
+    assert found == (*(tmp_path / f"rank{rank}" for rank in range(3)), *given[1:])
