@@ -8,7 +8,8 @@ whose host ran ahead of its device without a profiler is late in its trace alone
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -121,6 +122,7 @@ def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank]
         for group in matched.groups
         if len(group.members) < len(able)
     ]
+    groups += _places(mine)
     # A stage that exchanges nothing with others has no peers.
     sent = [_sent(lane, k, matched) or k for k, lane in enumerate(at)]
     worth = NOTICED_ON_HOSTS if hosts else NEGLIGIBLE_SHARE
@@ -143,6 +145,20 @@ def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank]
     if answer is not None:
         fleet = msgspec.structs.replace(fleet, what_ifs=(*fleet.what_ifs, answer))
     return Comparison(fleet=fleet, skew=_skew(account, able, summaries), rows=rows, buckets=buckets)
+
+
+def _places(summaries: Sequence[RankSummary]) -> Iterator[tuple[str, list[int]]]:
+    """Yield the ranks of each node, and those in the same place of all nodes; of one node nothing."""
+    nodes: defaultdict[int, list[int]] = defaultdict(list)
+    slots: defaultdict[int, list[int]] = defaultdict(list)
+    for k, summary in enumerate(summaries):
+        if summary.node is not None:
+            nodes[summary.node].append(k)
+            slots[summary.rank - summary.node].append(k)
+    if len(nodes) > 1:
+        yield from ((f"node {i}", nodes[first]) for i, first in enumerate(sorted(nodes)))
+        kind = "GPU" if summaries[0].kind == "gpu" else "process"
+        yield from ((f"{kind} {slot} of each node", members) for slot, members in sorted(slots.items()))
 
 
 def _only_messages(summary: RankSummary) -> bool:

@@ -171,7 +171,8 @@ def late_lines(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     lines = []
     for late in fleet.stragglers:
         without = milliseconds(fleet.step_ms - late.costs_ms, like=fleet.step_ms)
-        lines.append((_who(late, fleet.step_ms), _cause(late, root_of(diagnosis)), f"{without} ms"))
+        why = _cause(late, root_of(diagnosis)) + _on_node(late, diagnosis)
+        lines.append((_who(late, fleet.step_ms), why, f"{without} ms"))
     return lines
 
 
@@ -181,6 +182,15 @@ def first_words(fleet: Fleet) -> str:
         return f"of the first {fleet.compared} ranks compared, none is late"
     late = fleet.stragglers[0]
     return f"of the first {fleet.compared} ranks, {_who(late, fleet.step_ms)} ({_cause(late, '')})"
+
+
+def _on_node(late: Straggler, diagnosis: Diagnosis) -> str:
+    """Say where a single rank runs; nothing where there is one node."""
+    nodes = {row.rank: row.node for row in diagnosis.ranks if row.node is not None}
+    firsts, rank = sorted(set(nodes.values())), late.ranks[0]
+    if len(firsts) < 2 or len(late.ranks) > 1 or rank not in nodes:
+        return ""
+    return f"; node {firsts.index(nodes[rank])}, place {rank - nodes[rank]} there"
 
 
 def _who(late: Straggler, step_ms: float) -> str:

@@ -282,3 +282,16 @@ def test_a_slower_device_is_told_by_the_update_or_by_what_another_process_takes(
     """Of 50 ms the update has 10; peers differ in what they compute, so that its excess alone says little."""
     amounts: Amounts = {"compute": (40.0 + compute, 40.0), "optimizer": (10.0 + update, 10.0)}
     assert cause_of(amounts, 5.0, taken_ms=taken_ms) == cause
+
+
+def test_a_late_node_and_the_same_place_of_all_nodes_are_named() -> None:
+    def told(late: set[int]) -> list[tuple[str, tuple[int, ...]]]:
+        ranks = [
+            summary(k, [0.0 if k in late else 6.0 + 0.01 * (k % 5)] * STEPS, node=k // 8 * 8, world_size=64)
+            for k in range(64)
+        ]
+        return [(each.group, each.ranks) for each in compare_ranks(ranks).fleet.stragglers]
+
+    assert told(set(range(8, 16))) == [("node 1", tuple(range(8, 16)))]
+    assert told(set(range(2, 64, 8))) == [("GPU 2 of each node", tuple(range(2, 64, 8)))]
+    assert told({9}) == [("", (9,))]

@@ -122,6 +122,16 @@ def test_each_kind_is_said_with_its_price_and_the_step_without_it() -> None:
     )
 
 
+def test_a_late_rank_of_several_nodes_has_its_node_and_its_place_there() -> None:
+    base = job(8, ONE)
+    placed = tuple(msgspec.structs.replace(row, node=row.rank // 2 * 2) for row in base.ranks)
+    _, why, _ = late_lines(msgspec.structs.replace(base, ranks=placed))[0]
+    assert why.endswith("train.py:31 (load); node 1, place 1 there")
+    alone = tuple(msgspec.structs.replace(row, node=0) for row in base.ranks)
+    _, why, _ = late_lines(msgspec.structs.replace(base, ranks=alone))[0]
+    assert why.endswith("train.py:31 (load)")
+
+
 def test_that_nobody_is_late_is_said_too() -> None:
     assert late_lines(job(8)) == [("No rank is late beyond chance: 8 were compared", "", "")]
     assert late_lines(sample()) == []
