@@ -66,14 +66,17 @@ class Facts:
         """The step by whose code it is; None where no stacks were sampled."""
         if self.stacks is None:
             return None
+        breaks = self.compile_facts.breaks if self.compile_facts is not None else ()
+        broken_at = [(each.site.file, each.site.line) for each in breaks if each.site is not None]
         if self.baseline is None:
-            return build_tree(self.stacks, true_ms=self.true_ms, phases_ms={})
+            return build_tree(self.stacks, true_ms=self.true_ms, phases_ms={}, broken_at=broken_at)
         return build_tree(
             self.stacks,
             true_ms=self.true_ms,
             phases_ms=self.baseline.phases_ms,
             grown_ms=self.baseline.grown_ms,
             steps="ordinary" if self.without_rare else "all",
+            broken_at=broken_at,
         )
 
     @cached_property

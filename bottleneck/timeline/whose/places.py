@@ -7,7 +7,7 @@ them. Where no line tells (a trainer's callbacks), the phase that had ended last
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -73,8 +73,15 @@ class _Anchors:
 class Roles:
     """The role of samples, by their stack and phases."""
 
-    def __init__(self, stacks: Stacks, chains: Sequence[Chain]) -> None:
-        """Learn where forward, backward and update stand."""
+    def __init__(
+        self, stacks: Stacks, chains: Sequence[Chain], *, broken_at: Collection[tuple[str, int]] = ()
+    ) -> None:
+        """Learn where forward, backward and update stand.
+
+        `broken_at`: lines (file, number) of graph breaks. There a stack shows the call that dynamo gave up
+        at, while it runs what dynamo has made of the lines behind.
+        """
+        self._broken_at = frozenset(broken_at)
         begun: dict[str, dict[Chain, None]] = {}
         clearing: dict[Chain, None] = {}
         for stack, phase, counts in zip(stacks.stack, stacks.phase, stacks.counts, strict=True):
@@ -97,6 +104,8 @@ class Roles:
             return "extra"
         if phase not in ("", "evaluation", "data", "forward"):
             return _OF_PHASE.get(phase, "extra")
+        if phase == "forward" and chain and (chain[-1].file, chain[-1].line) in self._broken_at:
+            return "forward"
         if phase != "data" and called.startswith(_ASIDE):
             return "extra"
         if phase == "data":

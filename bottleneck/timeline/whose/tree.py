@@ -6,7 +6,7 @@ were timed with nothing attached, and the whole to the true step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
@@ -358,18 +358,20 @@ def build_tree(
     phases_ms: Mapping[str, float],
     grown_ms: float = 0.0,
     steps: Literal["all", "ordinary", "rare"] = "ordinary",
+    broken_at: Collection[tuple[str, int]] = (),
 ) -> Tree | None:
     """Build the tree; None where nothing was sampled.
 
     `phases_ms` is empty where phases were not timed. `grown_ms` of the time outside them is what the first
     steps had not: the samples are of a few steps, and training does not grow, so that is extra work. Which
     steps: "rare" are those that hold what the others lack, and "all" lacks only a single one of these.
+    `broken_at`: see `Roles`.
     """
     ordinary = _ordinary(stacks.step_ms)
     far = set(range(len(stacks.step_ms))) - ordinary
     kept = far if steps == "rare" else ordinary | far if steps == "all" and len(far) > 1 else ordinary
     chains = [tuple(stacks.frames[k] for k in stack) for stack in stacks.stacks]
-    roles = Roles(stacks, chains)
+    roles = Roles(stacks, chains, broken_at=broken_at)
     columns = (stacks.step, stacks.stack, stacks.phase, stacks.after, stacks.us, stacks.counts)
     samples: list[_Sample] = []
     others: list[_Sample] = []

@@ -368,6 +368,24 @@ def test_a_function_called_for_nothing_is_so_in_the_model_too(inside: str, phase
     assert "backward" not in time_of(tree, extra, in_loss=0.5)
 
 
+@pytest.mark.parametrize(
+    ("broken_at", "extra"),
+    [
+        ((), {"log.debug()": 8.0}),
+        ([("/me/train.py", 42)], {}),
+        ([("/me/train.py", 43)], {"log.debug()": 8.0}),
+    ],
+)
+def test_where_a_graph_breaks_a_stack_shows_the_call_and_means_what_runs_behind_it(
+    broken_at: Sequence[tuple[str, int]], extra: dict[str, float]
+) -> None:
+    logged = at(42, "log.debug()", function="forward", loops=(), callee="logging.Logger.debug")
+    seen = [*TRAINING, Seen((FORWARD, logged), 8, "forward", "data")]
+    tree = build_tree(stacks_of(seen), true_ms=78.0, phases_ms={}, broken_at=broken_at)
+    assert tree is not None
+    assert extras_of(tree) == extra
+
+
 def test_an_evaluation_does_not_take_the_training_s_forward_along() -> None:
     layer = at(60, "self.layer()", function="run", loops=())
     tree = tree_of(
