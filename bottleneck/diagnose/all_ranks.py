@@ -24,6 +24,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 
 import msgspec
 
+from ..clocks import monotonic
 from ..errors import BottleneckError, InputError
 from ..fleet.compare import compare_ranks
 from ..fleet.summary import RankSummary, content_hash, load, store
@@ -45,6 +46,8 @@ _KILLED = "the process that read it was killed (too little memory?)"
 
 _FIRST = 16
 """Ranks after which the first words are said, where there are at least twice as many."""
+_FIRST_FEW, _SOON_S = 4, 8.0
+"""Where ranks are large: so many, after so many seconds."""
 
 Progress = Callable[[int, int], None]
 """Takes how many ranks are read, of how many."""
@@ -113,12 +116,15 @@ def read_job(
     else:
         done = _here(dict(enumerate(ranks)), true_step_ms, keep=few)
     found: dict[int, _Read] = {}
+    began = monotonic()
     for i, read in done:
         found[i] = read
         if progress is not None:
             progress(len(found), len(ranks))
-        if preview is not None and len(found) == _FIRST and len(ranks) >= 2 * _FIRST:
+        enough = _FIRST_FEW if monotonic() - began > _SOON_S else _FIRST
+        if preview is not None and enough <= len(found) <= len(ranks) // 2:
             preview(compare_ranks([s for each in found.values() if (s := each.summary) is not None]).fleet)
+            preview = None
     able = [i for i in range(len(ranks)) if found[i].summary is not None]
     if not able:
         # Read once more here, for the error itself.

@@ -133,6 +133,21 @@ def test_the_first_words_come_after_16_ranks(traces: Path, monkeypatch: pytest.M
     assert order == [1, 2, 2, 3, 4]
 
 
+def test_of_large_ranks_fewer_are_enough_for_first_words(
+    traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 1000, 5))
+    monkeypatch.setattr("torch_bottleneck.diagnose.all_ranks._FIRST_FEW", 2)
+    monkeypatch.setattr("torch_bottleneck.diagnose.all_ranks.monotonic", lambda: float(next(clock)))
+    order: list[Any] = []
+    read_job(
+        load(traces).ranks,
+        progress=lambda done, total: order.append(done),
+        preview=lambda fleet: order.append(fleet.compared),
+    )
+    assert order == [1, 2, 2, 3, 4]
+
+
 def test_ranks_of_different_torch_versions_are_told(traces: Path) -> None:
     found = read_job(load(traces).ranks).summaries
     assert other_versions(found) == ()
