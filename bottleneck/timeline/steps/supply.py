@@ -142,6 +142,11 @@ class InputSupply:
     """Iterators that are made, 1 at most: the first batch of each is not begun before it is asked for."""
 
     @property
+    def processor_ms(self) -> float:
+        """Processor time of making batches in workers; 0 where it was not measured."""
+        return self.computed_ms + self.helped_ms
+
+    @property
     def main_call(self) -> SiteTime | None:
         """The line that the input of a step waits for most, if it is known what it calls."""
         return self.own_call or self.call
@@ -281,6 +286,8 @@ def _more_workers(
             cpu_rest = max(0.0, cpu - cpu_production)
         else:
             cpu_rest = cpu
+            # A worker that waits for a disk needs no core meanwhile.
+            cpu_production = min(supply.production_ms, supply.processor_ms or supply.production_ms)
     shared = (cpu_rest + cpu_production) / cores
     ahead = max(rest_ms, supply.production_ms / workers, shared)
     first = supply.passes_per_step
@@ -360,7 +367,7 @@ def _share_of_cores(
     supply: InputSupply, *, true_ms: float, cores: int | None, baseline: Baseline | None
 ) -> float:
     """Return production's share of the processor time where it and the training fill the cores; else 0."""
-    made_ms = supply.computed_ms + supply.helped_ms
+    made_ms = supply.processor_ms
     cpu_ms = baseline.processor_ms if baseline is not None else None
     if not cores or not made_ms or cpu_ms is None:
         return 0.0

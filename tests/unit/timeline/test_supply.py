@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from torch_bottleneck.model.codes import WhatIf
@@ -40,3 +42,19 @@ def test_where_the_processor_time_is_not_known_only_the_wait_counts() -> None:
             SUPPLY, rest_ms=77.0, true_ms=80.0, cores=2, first_cores=2, baseline=baseline
         )
         assert answers[WhatIf.PRODUCTION_CHEAPER].step_ms == pytest.approx(77.0)
+
+
+@pytest.mark.parametrize(
+    ("computed_ms", "step_ms", "bound"),
+    [(4.0, 18.0, False), (34.0, 22.0, True), (0.0, 23.0, True)],
+    ids=["they wait", "they compute", "not measured"],
+)
+def test_workers_that_wait_share_no_cores_with_the_training(
+    computed_ms: float, step_ms: float, *, bound: bool
+) -> None:
+    """A worker takes 36 ms for a batch and the training 10; a second one halves that if a core is free."""
+    supply = replace(SUPPLY, production_ms=36.0, wait_ms=26.0, alone_ms=36.0, computed_ms=computed_ms)
+    baseline = Baseline(step_ms=36.0, phases_ms={"data": 26.0}, user_ms=9.0, system_ms=1.0)
+    answers = supply_answers(supply, rest_ms=10.0, true_ms=36.0, cores=2, first_cores=2, baseline=baseline)
+    more = answers[WhatIf.INPUT_WORKERS]
+    assert (more.step_ms, more.bound) == (pytest.approx(step_ms), bound)
