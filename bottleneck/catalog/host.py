@@ -140,6 +140,7 @@ class Scaled(torch.nn.Module):
         return x * self.scale""",
         undo="Make it in each step again.",
         verify="No copy to the device at that line.",
+        can_try=True,
         sources=(_TUNING, _SYNC_MODE),
     ),
     Fix(

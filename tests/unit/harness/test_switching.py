@@ -300,6 +300,9 @@ def _as_it_was(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = False
     if fix == "FX309":
         torch.use_deterministic_algorithms(True, warn_only=True)
+    if fix == "FX518":
+        # What other tests have left would be visited in each step.
+        gc.freeze()
     torch_private.check_distributions(fix == "FX517" or torch_private.distributions_checked())
     if fix in OF_RANKS:
         torch.distributed.init_process_group(
@@ -312,6 +315,8 @@ def _as_it_was(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
     torch.backends.cudnn.allow_tf32 = tf32
     torch.set_num_threads(threads)
+    if fix == "FX518":
+        gc.unfreeze()
     if fix in OF_RANKS:
         torch.distributed.destroy_process_group()
 
