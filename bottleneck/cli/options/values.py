@@ -5,6 +5,7 @@ In: words. Out: finite numbers, ranks, paths, addresses; or click's own error.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from pathlib import Path
@@ -84,8 +85,10 @@ def expand_patterns(
     out: list[Path | str] = []
     for place in places:
         found: list[Path] = []
-        if isinstance(place, Path) and not place.exists():
-            root = Path(place.anchor)
-            found = sorted(root.glob(str(place.relative_to(root))))
+        # What is no pattern either (as "a**b") is told as any other place that does not exist.
+        with contextlib.suppress(OSError, ValueError):
+            if isinstance(place, Path) and not place.exists():
+                root = Path(place.anchor)
+                found = sorted(root.glob(str(place.relative_to(root))))
         out += found or [place]
     return tuple(out)

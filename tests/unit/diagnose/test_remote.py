@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -122,23 +123,13 @@ def test_what_cannot_be_used_is_told_and_the_rest_goes_on(traces: Path, bucket: 
     assert found.fleet.stragglers[0].ranks == (LATE,)
 
 
-def test_the_first_words_come_after_16_ranks(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_bottleneck.diagnose.all_ranks._FIRST", 2)
-    order: list[Any] = []
-    read_job(
-        load(traces).ranks,
-        progress=lambda done, total: order.append(done),
-        preview=lambda fleet: order.append(fleet.compared),
-    )
-    assert order == [1, 2, 2, 3, 4]
-
-
-def test_of_large_ranks_fewer_are_enough_for_first_words(
-    traces: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("enough", "seconds"), [("_FIRST", 0.0), ("_FIRST_FEW", 5.0)])
+def test_the_first_words_come_after_16_ranks_or_of_large_ones_after_fewer(
+    enough: str, seconds: float, traces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter(range(0, 1000, 5))
-    monkeypatch.setattr("torch_bottleneck.diagnose.all_ranks._FIRST_FEW", 2)
-    monkeypatch.setattr("torch_bottleneck.diagnose.all_ranks.monotonic", lambda: float(next(clock)))
+    clock = itertools.count(0.0, seconds)
+    monkeypatch.setattr(f"torch_bottleneck.diagnose.all_ranks.{enough}", 2)
+    monkeypatch.setattr("torch_bottleneck.diagnose.all_ranks.monotonic", lambda: next(clock))
     order: list[Any] = []
     read_job(
         load(traces).ranks,
@@ -196,7 +187,7 @@ def test_a_pattern_that_no_shell_has_expanded_is_expanded_in_order(tmp_path: Pat
         (tmp_path / f"rank{rank}").mkdir()
     (tmp_path / "odd[1]").mkdir()
     given: tuple[Path | str, ...] = (
-        tmp_path / "rank*", "s3://bucket/rank*", tmp_path / "odd[1]", tmp_path / "no*"
+        tmp_path / "rank*", "s3://bucket/rank*", tmp_path / "odd[1]", tmp_path / "no*", tmp_path / "a**b"
     )  # fmt: skip
     context, (places, *_) = click.Context(command), command.params
     found = expand_patterns(context, places, given)

@@ -208,6 +208,17 @@ class Patch:
         """Return an option, or what this patch takes without it."""
         return self.options.get(name, default)
 
+    def put_at_backward(self, make: Callable[[Any], Callable[..., Any]]) -> None:
+        """Replace what begins a backward pass, as `Replacements.put` does.
+
+        Raises:
+            NotSwitchable: this torch has no such place.
+        """
+        engine = torch_private.engine_owner()
+        if engine is None:
+            raise NotSwitchable("this torch does not tell when a backward begins")
+        self.replaced.put(*engine, make)
+
     def acted(self, site: SourceSite | None, **values: JsonValue) -> None:
         """Note that it changed something, where, and which keywords to which values."""
         self.count += 1

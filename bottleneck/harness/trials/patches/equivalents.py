@@ -16,8 +16,7 @@ import torch
 from torch.nn import functional
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ... import torch_private
-from .base import NotSwitchable, Patch
+from .base import Patch
 
 
 class OtherWay(Patch):
@@ -320,10 +319,7 @@ class PartsAtOnce(OtherWay):
         super().install()
         self._apart: dict[tuple[int, int], tuple[torch.Tensor, int, tuple[torch.Tensor, ...]]] = {}
         """By tensor and axis: the tensor, the version of it that was taken apart, and its parts."""
-        engine = torch_private.engine_owner()
-        if engine is None:
-            raise NotSwitchable("this torch does not tell when a backward begins")
-        self.replaced.put(*engine, self._make_engine)
+        self.put_at_backward(self._make_engine)
 
     def uninstall(self) -> None:
         super().uninstall()

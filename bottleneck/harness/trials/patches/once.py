@@ -21,7 +21,7 @@ from ... import torch_private
 from ...events.hooks import goes_to_device
 from ...facts.repeats import Signature, given, products, random_state, signature_of, state_of
 from ...lines.sites import is_library
-from .base import NotSwitchable, Patch, Program
+from .base import Patch, Program
 
 _PASSES = 2
 """Backward passes before which each module is looked at."""
@@ -81,10 +81,7 @@ class CalledOnce(Patch):
         self.replaced.put(torch.nn.Module, "__call__", self._make_call)
         for owner, name in products():
             self.replaced.put(owner, name, self._make_product)
-        engine = torch_private.engine_owner()
-        if engine is None:
-            raise NotSwitchable("this torch does not tell when a backward begins")
-        self.replaced.put(*engine, self._make_engine)
+        self.put_at_backward(self._make_engine)
 
     def uninstall(self) -> None:
         super().uninstall()
@@ -185,10 +182,7 @@ class ConstantsKept(Patch):
         self._repeating: set[Hashable] = set()
         self._passes = 0
         self._replays: Callable[[], bool] = bool
-        engine = torch_private.engine_owner()
-        if engine is None:
-            raise NotSwitchable("this torch does not tell when a backward begins")
-        self.replaced.put(*engine, self._make_engine)
+        self.put_at_backward(self._make_engine)
         self.replaced.put(torch, "tensor", self._make_tensor)
         for name in ("to", "cuda"):
             self.replaced.put(torch.Tensor, name, self._make_copy)
@@ -213,7 +207,7 @@ class ConstantsKept(Patch):
             line = None if _is_compiling() else self._line()
             if line is None or isinstance(data, torch.Tensor):
                 return original(data, **kwargs)
-            return self._once(line, lambda: _numbers(data), kwargs, lambda: original(data, **kwargs))
+            return self._once(line, original, _numbers, data, **kwargs)
 
         return tensor
 
@@ -226,10 +220,7 @@ class ConstantsKept(Patch):
             line = self._line() if wanted and not self._replays() else None
             if line is None:
                 return original(tensor, *args, **kwargs)
-            named = {**kwargs, "args": args}
-            return self._once(
-                line, lambda: _contents(tensor), named, lambda: original(tensor, *args, **kwargs)
-            )
+            return self._once(line, original, _contents, tensor, *args, **kwargs)
 
         return copy
 
@@ -243,19 +234,23 @@ class ConstantsKept(Patch):
     def _once(
         self,
         line: Hashable,
-        contents: Callable[[], Hashable],
-        named: dict[str, Any],
-        make: Callable[[], torch.Tensor],
+        original: Callable[..., torch.Tensor],
+        told_by: Callable[[Any], Hashable],
+        source: Any,
+        *args: Any,
+        **kwargs: Any,
     ) -> torch.Tensor:
-        if torch.is_inference_mode_enabled() or any(_is_tensor(each) for each in named.get("args", ())):
-            return make()
-        numbers = contents()
-        what = (line, numbers, torch.get_default_dtype(), repr(named))
+        # A tensor among the arguments would be read for its name.
+        named = any(isinstance(each, torch.Tensor) for each in (*args, *kwargs.values()))
+        if torch.is_inference_mode_enabled() or named:
+            return original(source, *args, **kwargs)
+        numbers = told_by(source)
+        what = (line, numbers, torch.get_default_dtype(), repr((args, kwargs)))
         known = self._kept.get(what) if numbers is not None else None
         if known is not None and state_of(known[0]) == known[1]:
             self.acted_here()
             return known[0]
-        made = make()
+        made = original(source, *args, **kwargs)
         if numbers is None or made.device.type == "cpu" or made.requires_grad:
             return made
         if what in self._seen:
@@ -265,10 +260,6 @@ class ConstantsKept(Patch):
         elif self._passes < _PASSES_OF_LINES:
             self._seen.add(what)
         return made
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
 
 
 def _numbers(data: Any) -> Hashable:
