@@ -16,7 +16,7 @@ from ..catalog.registry import by_id
 from ..catalog.tolerances import EXACT, Tolerance, tolerance_of, widened
 from ..model.diagnosis import Combination, Diagnosis
 from ..model.finding import NEGLIGIBLE_SHARE
-from ..model.fix import MeasuredHere, Suggestion
+from ..model.fix import MeasuredHere, Suggestion, instead_of
 from ..model.run import Run
 from ..model.verify import CompilerLook, TrialRequest, TriedFix, TriedFixes, TryWish, Wish
 from ..model.words import percent
@@ -31,14 +31,15 @@ def request_of(diagnosis: Diagnosis, seconds: float) -> TrialRequest:
     """Return the suggestions that have a patch, in the order of trying.
 
     What promises next to nothing comes last. Before it comes what compiles: a compilation may take all the
-    time there is. Of two fixes that rule each other out only the better is suggested: the other one follows,
-    should that bring nothing.
+    time there is; and before that other ways to a gain that is tried already. Of two fixes that rule each
+    other out only the better is suggested: the other one follows, should that bring nothing.
     """
     true_ms = diagnosis.step.true_ms
     able = [s for s in diagnosis.suggestions if s.can_try and not s.note and s.adds_ms is None]
     rivals = {s.fix: rival for s in diagnosis.applicable if (rival := _rival(s, able)) is not None}
-    ranked = sorted(able, key=lambda s: _turn(s, true_ms))
-    ranked += [s for s in diagnosis.applicable if s.fix in rivals and not _turn(s, true_ms)[0]]
+    led = instead_of(able)
+    ranked = sorted(able, key=lambda s: _turn(s, true_ms, led))
+    ranked += [s for s in diagnosis.applicable if s.fix in rivals and not _turn(s, true_ms, led)[0]]
     return TrialRequest(
         wishes=tuple(
             TryWish(
@@ -68,10 +69,10 @@ def _rival(other: Suggestion, suggestions: Sequence[Suggestion]) -> Suggestion |
     )
 
 
-def _turn(suggestion: Suggestion, true_ms: float | None) -> tuple[bool, bool]:
+def _turn(suggestion: Suggestion, true_ms: float | None, led: Mapping[str, str]) -> tuple[bool, bool, bool]:
     saves = suggestion.saves_ms
     small = saves is not None and true_ms is not None and saves < NEGLIGIBLE_SHARE * true_ms
-    return small, by_id(suggestion.fix).compiles
+    return small, by_id(suggestion.fix).compiles, suggestion.fix in led
 
 
 def by_measurement(

@@ -6,6 +6,7 @@ context, a flat mapping of facts and settings in force (keys: analyzers/sections
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import Literal, TypeAlias
 
@@ -310,3 +311,20 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
         if measured is None or measured.verdict in ("undecided", "not-tried"):
             return None
         return measured.verdict == "faster" and measured.loss != "changed"
+
+
+def instead_of(suggestions: Iterable[Suggestion]) -> dict[str, str]:
+    """Return the fixes that are predicted to remove what an earlier one removes, each with that one.
+
+    Their prediction is the same answer of the replay, so it is the same number, and it is gained once. What
+    was measured has a figure of its own.
+    """
+    first: dict[float, str] = {}
+    led: dict[str, str] = {}
+    for each in suggestions:
+        if each.predicted_ms is None or each.note or each.helps is not None:
+            continue
+        leader = first.setdefault(each.predicted_ms, each.fix)
+        if leader != each.fix:
+            led[each.fix] = leader
+    return led

@@ -84,6 +84,7 @@ def _told(diagnosis: Diagnosis) -> dict[str, Any]:
                 "title": brief(row.title, _LONGEST),
                 "predicted_ms": number(fix.predicted_ms),
                 "is_bound": fix.bound,
+                "same_gain_as": row.instead_of,
                 "measured": row.measured,
                 "at": row.where,
                 "how": brief(row.how, _LONGEST),

@@ -172,6 +172,8 @@ def _fix(row: FixRow) -> list[str]:
     lines = ["", f"### {escape(row.fix)} {escape(row.title)}{escape(gain)}"]
     if row.measured:
         lines += ["", f"Measured: {escape(row.measured)}"]
+    if row.instead_of:
+        lines += ["", f"The same gain as with {escape(row.instead_of)}: one of the two."]
     where = f" At {row.where}." if row.where else ""
     if row.how or where:
         lines += ["", escape(f"{row.how}{where}")]

@@ -38,6 +38,8 @@ class Room:
     """Say in words what the code above was cut from; name the first fix's place though the cause has it."""
     further: int = 2
     """How many of the further fixes say more than their title."""
+    ways: bool = True
+    """Name other ways to the same gain below a fix, not among the others at the end."""
     settings: int = 2
     """Lines per state."""
     problems: int = 3
@@ -56,6 +58,7 @@ _TIGHT = Room(
     code=5,
     prose=False,
     further=0,
+    ways=False,
     settings=1,
     problems=1,
     lines=1,

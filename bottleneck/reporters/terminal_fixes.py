@@ -31,12 +31,12 @@ def show_fixes(page: Page, diagnosis: Diagnosis, room: Room) -> None:
     rows = fix_rows(diagnosis)
     if not rows:
         return
-    first = [row for row in rows if not row.minor][: room.fixes]
+    first = [row for row in rows if not row.minor and not row.instead_of][: room.fixes]
     named = named_together(diagnosis)
     top = [row for row in rows if row in first or row.fix in named]
     _fixes_heading(page, diagnosis, top)
     for number, row in enumerate(top):
-        _fix_title(page, row)
+        _fix_title(page, row, ways=room.ways)
         if number == 0:
             _first_fix(page, row, room, told=_places(diagnosis))
         elif number <= room.further:
@@ -46,7 +46,9 @@ def show_fixes(page: Page, diagnosis: Diagnosis, room: Room) -> None:
         page.columns((pair, "green"), together)
     for names, figures in together_measured(diagnosis):
         page.line((names, "green"), (" measured: ", "bold"), figures)
-    others = [row for row in rows if row not in top]
+    told = {row.fix for row in top} if room.ways else set()
+    others = [row for row in rows if row not in top and row.instead_of not in told]
+    others.sort(key=lambda row: not top or row.instead_of != top[0].fix)
     if others:
         head = "also: " if top else "worth a look: "
         lines = 1 if top else 2
@@ -58,10 +60,12 @@ def show_fixes(page: Page, diagnosis: Diagnosis, room: Room) -> None:
         page.line((listed("tried here, does not help: ", useless, page.width, lines=2), "dim"))
 
 
-def _fix_title(page: Page, row: FixRow) -> None:
+def _fix_title(page: Page, row: FixRow, *, ways: bool = True) -> None:
     page.columns((f"{row.fix} {row.title}", "bold green"), row.after)
     if row.measured:
         page.line(("measured: ", "bold"), row.measured, indent=2)
+    if ways and row.others:
+        page.line((listed("or: ", row.others, page.width - 2, lines=1), "green"), indent=2)
 
 
 def _places(diagnosis: Diagnosis) -> tuple[str, ...]:

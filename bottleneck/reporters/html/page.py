@@ -44,7 +44,8 @@ def build(diagnosis: Diagnosis) -> SimpleNamespace:
     gpu = _on_gpu(diagnosis)
     worth, small = cause_rows(diagnosis)
     fixes = fix_rows(diagnosis)
-    shown = [f for f in fixes if not f.minor]
+    shown = [f for f in fixes if not f.minor and not f.instead_of]
+    few = shown[:_FEW_FIXES]
     memory = diagnosis.capture.artefacts.get("memory")
     heat = heat_map(diagnosis)
     return SimpleNamespace(
@@ -63,8 +64,8 @@ def build(diagnosis: Diagnosis) -> SimpleNamespace:
         version=clean(diagnosis.tool_version),
         figures=figures(diagnosis, undetermined=undetermined),
         first_fix=shown[0] if shown else None,
-        fixes=tuple(shown[:_FEW_FIXES]),
-        more_fixes=tuple(shown[_FEW_FIXES:]),
+        fixes=tuple(few),
+        more_fixes=tuple(f for f in fixes if not f.minor and f not in few),
         notes_fixes=tuple(f for f in fixes if f.minor),
         useless=tuple(useless_rows(diagnosis)),
         tried_here=any(s.measured is not None for s in diagnosis.suggestions),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ...model.diagnosis import Combination, Diagnosis
 from ...model.finding import NEGLIGIBLE_SHARE
-from ...model.fix import Risk, Suggestion
+from ...model.fix import Risk, Suggestion, instead_of
 from ...model.verify import TOGETHER
 from ...model.words import clean, clean_code, milliseconds, percent, place, sentence, step_after, step_change
 from .diagnosis import root_of
@@ -43,18 +43,31 @@ class FixRow:
     """True for a note or a negligible gain."""
     measured: str = ""
     """What was measured in the run itself and by `bottleneck verify`, if anything was."""
+    others: tuple[str, ...] = ()
+    """Names of other ways to the same gain."""
+    instead_of: str = ""
+    """The fix listed before it that is predicted to remove the same time."""
 
 
 def fix_rows(diagnosis: Diagnosis) -> list[FixRow]:
     """Return the suggestions in their order, without those that were tried in the run and do not help."""
     root = root_of(diagnosis)
     verified = {row.fixes: f"{measured_line(row)} (verify)" for row in diagnosis.tried if not row.base}
+    led = instead_of(diagnosis.suggestions)
     rows = []
     for suggestion in diagnosis.suggestions:
         if suggestion.helps is not False:
             row = _fix_row(suggestion, diagnosis.step.true_ms, root)
             told = (measured_here(suggestion), verified.get((row.fix,), ""))
-            rows.append(replace(row, measured="; ".join(filter(None, told))))
+            others = [s for s in diagnosis.suggestions if led.get(s.fix) == suggestion.fix]
+            rows.append(
+                replace(
+                    row,
+                    measured="; ".join(filter(None, told)),
+                    others=tuple(f"{clean(s.fix)} {sentence(s.title)}" for s in others),
+                    instead_of=led.get(suggestion.fix, ""),
+                )
+            )
     return rows
 
 

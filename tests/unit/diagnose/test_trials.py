@@ -206,7 +206,7 @@ def test_what_compiles_may_draw_other_random_numbers() -> None:
     assert said == {"FX414": "close", "FX505": "changed"}
 
 
-def test_the_order_of_trying_is_by_promise_and_what_compiles_comes_after() -> None:
+def test_the_order_of_trying_is_by_promise_then_other_ways_to_it_and_what_compiles_after() -> None:
     from types import SimpleNamespace
 
     from torch_bottleneck.diagnose.trials import request_of
@@ -216,6 +216,7 @@ def test_the_order_of_trying_is_by_promise_and_what_compiles_comes_after() -> No
         suggestion("FX414", 50.0),
         suggestion("FX104", 99.5),
         suggestion("FX505", 90.0),
+        suggestion("FX501", 90.0),
         suggestion("FX313", None),
         suggestion("FX316", None, note=True),
     ]
@@ -225,8 +226,8 @@ def test_the_order_of_trying_is_by_promise_and_what_compiles_comes_after() -> No
         step=StepSummary(true_ms=100.0),
     )
     asked = request_of(diagnosis, 9.0)  # type: ignore[arg-type]
-    assert [wish.wish.fix for wish in asked.wishes] == ["FX505", "FX313", "FX414", "FX104", "FX412"]
-    assert [wish.instead_of for wish in asked.wishes] == ["", "", "", "", "FX414"]
+    assert [wish.wish.fix for wish in asked.wishes] == ["FX505", "FX313", "FX501", "FX414", "FX104", "FX412"]
+    assert [wish.instead_of for wish in asked.wishes] == ["", "", "", "", "", "FX414"]
     assert asked.wishes[0].promises == pytest.approx(0.1)
 
 

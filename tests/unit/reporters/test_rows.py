@@ -293,3 +293,21 @@ def test_what_was_tried_in_the_run_says_what_it_did_and_what_does_not_help_stand
     wide = worded(verdict="undecided", low=0.9, high=2.5)
     assert wide == "1.50× (0.90 to 2.50) in this run, too noisy to decide"
     assert worded(verdict="not-tried", speedup=None, note="time") == ""
+
+
+def test_other_ways_to_the_same_gain_stand_beside_the_first() -> None:
+    from torch_bottleneck.model.fix import MeasuredHere
+
+    replace = msgspec.structs.replace
+    shown = sample()
+    first, second, *rest = shown.suggestions
+    same = replace(second, fix="FX208", title="Back large tensors", predicted_ms=first.predicted_ms)
+    rows = fix_rows(replace(shown, suggestions=(first, second, same, *rest)))
+    found = {row.fix: row for row in rows}
+    assert found[first.fix].others == ("FX208 Back large tensors",)
+    assert found["FX208"].instead_of == first.fix
+    assert found[second.fix].instead_of == ""
+
+    measured = replace(same, measured=MeasuredHere(verdict="faster", speedup=1.1, loss="same"))
+    rows = fix_rows(replace(shown, suggestions=(first, measured)))
+    assert [row.instead_of for row in rows] == ["", ""], "what was measured has a figure of its own"

@@ -46,10 +46,13 @@ def test_a_recorded_run_fits_the_screen_and_says_what_to_do(name: str) -> None:
     for row in worth:
         assert row.name in text, "every cause above 2 % is named with its price"
         assert f"{row.cost} ms" in " ".join(text.split())
-    top = [row for row in fix_rows(diagnosis) if not row.minor][:2]
+    fixes = [row for row in fix_rows(diagnosis) if not row.minor]
+    top = [row for row in fixes if not row.instead_of][:2]
     for row in top:
         assert f"{row.fix} {row.title}" in text
         assert row.after in text
+    ways = [row for row in fixes if row.instead_of and row.instead_of == top[0].fix]
+    assert not ways or f"or: {ways[0].fix}" in text or f"also: {ways[0].fix}" in text
     assert not top or "    " + top[0].code.splitlines()[-1] in text or "bottleneck catalog show" in text
     assert re.search(r"^(on|off|partly|unknown): ", text, flags=re.MULTILINE)
     assert f"capture: {diagnosis.capture.quality}" in text
