@@ -88,13 +88,15 @@ class EventBuffer:
         counting: steps are only counted: the fast wrappers note in `ends_ns`, until `count_until_ns`.
         counts_at_fetch: they are, and end at a fetch; if not, at the first call of a module after an update.
         update_ended: meanwhile, the update of the step under way has ended.
+        before_backward: called when a backward pass is about to begin; None: nobody asks.
     """
 
     __slots__ = (
         "_armed", "_at_fetch", "_counted", "_counted_so_far", "_entries", "_evaluated", "_limit",
-        "_looks_at_batch", "_mark", "_steps", "_stop", "_updates", "ask", "busy", "count_until_ns",
-        "counting", "counts_at_fetch", "ends_ns", "goes_on", "guard", "holding", "in_backward",
-        "in_optimizer", "note", "observer", "thread", "update_ended", "updated_in_backward",
+        "_looks_at_batch", "_mark", "_steps", "_stop", "_updates", "ask", "before_backward", "busy",
+        "count_until_ns", "counting", "counts_at_fetch", "ends_ns", "goes_on", "guard", "holding",
+        "in_backward", "in_optimizer", "note", "observer", "thread", "update_ended",
+        "updated_in_backward",
     )  # fmt: skip
 
     def __init__(self, observer: Observer, stop: Stop) -> None:
@@ -105,6 +107,7 @@ class EventBuffer:
         self.note = self._entries.extend
         self.thread: int | None = None
         self.guard: Callable[[Event, Callable[..., Any], Any, Any], Any] | None = None
+        self.before_backward: Callable[[], None] | None = None
         self.busy = self.in_backward = self.in_optimizer = 0
         self.counting = self.counts_at_fetch = self.update_ended = False
         self.ends_ns: list[int] = []
@@ -242,6 +245,8 @@ class EventBuffer:
         now = perf_counter_ns()
         if event is FORWARD and not (torch.is_grad_enabled() or is_traced_module(subject)):
             event = EVALUATION
+        if event is BACKWARD and self.before_backward is not None:
+            self.before_backward()
         held = self.holding
         if held and not self._is_due(event):
             if event is EVALUATION and not self._evaluated:

@@ -80,6 +80,8 @@ def run_backward(buffer: EventBuffer, original: Function, wide: Function) -> Fun
         usual = type(outputs) is tuple and outputs and type(outputs[0]) in plain
         if not usual or buffer.ask or buffer.busy or get_ident() != thread:
             return wide(outputs, *args, **kwargs)
+        if buffer.before_backward is not None:
+            buffer.before_backward()
         # No module is watched inside: checkpointing runs them there again.
         buffer.busy = buffer.in_backward = 1
         note((BACKWARD, BEGINS, clock(), kwargs.get("accumulate_grad", False)))

@@ -46,7 +46,7 @@ from ..facts.out_of_memory import FailureWatch
 from ..facts.own_cost import OwnCost
 from ..lines.sites import user_site
 from ..windows.capture import Capture
-from ..windows.meeting import gather
+from ..windows.meeting import compares_devices, gather
 from ..windows.observer import StepObserver, harmless
 from .trying import Trying
 
@@ -279,6 +279,8 @@ class Agent(StepObserver[LoaderWatch]):
     def _begin_holding(self) -> None:
         """An update has ended in a window that is timed: from now on events are held, not looked at."""
         self._to_hold = False
+        if compares_devices(self._plan):
+            self.buffer.before_backward = self.capture.before_backward
         if not self._hold(mark=self.capture.mark if torch_private.device_kind() != "cpu" else None):
             return
         self._held_before = True

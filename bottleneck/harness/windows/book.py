@@ -64,6 +64,14 @@ class WindowBook:
         """A step ends: its row will be added later, the device's time is taken now."""
         self._clock.mark()
 
+    def before_backward(self) -> None:
+        """A backward pass is about to begin: the device's time is taken now."""
+        self._clock.before_backward()
+
+    def before_backward_ms(self) -> float | None:
+        """Return the device's time from the end of a step to the next backward pass, if it was asked for."""
+        return self._clock.before_backward_ms()
+
     def drop(self, doing: str = "") -> None:
         """Forget the steps of the open window; `doing` says what comes now, which is no window."""
         self.rows = []

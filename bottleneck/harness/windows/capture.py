@@ -198,6 +198,10 @@ class Capture:
         """A step ends whose row is added later."""
         self._book.mark()
 
+    def before_backward(self) -> None:
+        """A backward pass is about to begin."""
+        self._book.before_backward()
+
     def steps_to_hold(self) -> int:
         """Return for how many steps from now on events may be held, and handed over together."""
         return self._times.steps_to_hold() if self.measuring else 1
@@ -255,7 +259,7 @@ class Capture:
     # -- baseline ------------------------------------------------------------------------------
 
     def _end_baseline(self, reason: str | None = None) -> None:
-        self._times.timed(self._book.rows)
+        self._times.timed(self._book.rows, before_backward_ms=self._book.before_backward_ms())
         taken, before = len(self._book.rows), self._times.schedule.before
         least = min(before.least, before.soft_least or before.least)
         if reason is None and taken < least:

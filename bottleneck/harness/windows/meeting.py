@@ -75,28 +75,42 @@ def _meet(folder: str, *, rank: int, plan: Plan, store: Store) -> None:
         store.update(meet=folder)
 
 
-def traced_here(plan: Plan, rows: list[Row], *, step_ms: float) -> bool:
+def compares_devices(plan: Plan) -> bool:
+    """Return whether ranks compare their devices' times up to the backward pass: not all are traced."""
+    _, count = torch_private.world()
+    return count > ALL_TRACED and not plan.ranks and torch_private.device_kind() != "cpu"
+
+
+def traced_here(
+    plan: Plan, rows: list[Row], *, step_ms: float, before_backward_ms: float | None = None
+) -> bool:
     """Return whether this rank is traced: by its place, or because the others wait for it.
 
     Args:
         plan: names the ranks, or leaves it to us.
         rows: steps of the baseline.
         step_ms: a typical one.
+        before_backward_ms: see `before_waiting_ms`.
     """
     rank, count = torch_private.world()
     by_place = is_traced(plan.ranks, rank=rank, size=count, task=this_task())
     if plan.ranks or count <= ALL_TRACED:
         return by_place
     # Each of them has to ask, as the others wait for its answer.
-    own = gather("own", before_waiting_ms(rows), kind=float)
+    own = gather("own", before_waiting_ms(rows, before_backward_ms), kind=float)
     return rank in _late(own or [], step_ms=step_ms) or by_place
 
 
-def before_waiting_ms(rows: list[Row]) -> float:
-    """Return the part of a step in which a rank does not wait for others, as far as its host tells.
+def before_waiting_ms(rows: list[Row], before_backward_ms: float | None = None) -> float:
+    """Return the part of a step in which a rank does not wait for others.
 
-    Gradients are exchanged in the backward pass and before the update. On a GPU the host waits for its device
-    anywhere else, so that there only the phases count.
+    Gradients are exchanged in the backward pass and before the update. A GPU is not waited for up to there:
+    its own time tells of a slower device, of more to compute, and of a host that keeps it waiting. Without
+    it only the host's phases count, which wait for the device anywhere else.
+
+    Args:
+        rows: steps of the baseline.
+        before_backward_ms: the device's time from a step's begin to its backward pass; None: not taken.
     """
     on_host = torch_private.device_kind() == "cpu"
     times = []
@@ -104,7 +118,7 @@ def before_waiting_ms(rows: list[Row]) -> float:
         phases = {name: ns / 1e6 for name, ns in row.phases_ns.items()}
         own = sum(phases.get(name, 0.0) for name in ("data", "h2d", "forward", "zero_grad"))
         times.append(own + (row.wall_ms - sum(phases.values()) if on_host else 0.0))
-    return median(times) if times else 0.0
+    return max(median(times) if times else 0.0, before_backward_ms or 0.0)
 
 
 def _late(own: list[float], *, step_ms: float) -> list[int]:

@@ -121,13 +121,18 @@ class Timetable:
         """A stretch of the baseline begins."""
         self._stretch, self._open = Watch(), name
 
-    def timed(self, rows: list[Row]) -> None:
-        """The first stretch of the baseline is over: it tells best how long a step is."""
+    def timed(self, rows: list[Row], *, before_backward_ms: float | None = None) -> None:
+        """The first stretch of the baseline is over: it tells best how long a step is.
+
+        `before_backward_ms`: the device's time from a step's begin to its backward pass; None: not taken.
+        """
         times = counted_ms(rows)
         if times:
             self.step_ms = median(times)
         if self._plan.trial is None:
-            self.traced = traced_here(self._plan, rows, step_ms=self.step_ms)
+            self.traced = traced_here(
+                self._plan, rows, step_ms=self.step_ms, before_backward_ms=before_backward_ms
+            )
 
     def stretch_is_enough(self, rows: list[Row], *, evaluations: list[Row]) -> bool:
         """Return whether the open stretch of the baseline may end; the last one completes the whole."""

@@ -66,6 +66,23 @@ def test_a_rank_whose_work_keeps_the_others_waiting_is_traced(together: Any) -> 
     assert together(asks, 12) == [[5]] * 12
 
 
+def test_a_rank_whose_device_is_slower_is_traced(together: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its host is as quick as the others'; up to the backward pass its device takes 9 ms, and theirs 6."""
+    monkeypatch.setattr(torch_private, "device_kind", lambda: "cuda")
+    rows = [row(data_ms=1.0, backward_ms=29.0)] * 5
+
+    def asks(rank: int) -> bool:
+        device_ms = 9.0 if rank == 17 else 6.0
+        return meeting.traced_here(Plan(), rows, step_ms=35.0, before_backward_ms=device_ms)
+
+    asked = together(lambda _: meeting.compares_devices(Plan()), 24)
+    assert asked == [True] * 24
+    assert together(lambda _: meeting.compares_devices(Plan()), 8) == [False] * 8
+    traced = together(asks, 24)
+    assert traced[17]
+    assert sum(traced) < 6
+
+
 def test_of_ranks_alike_none_is_late_and_of_many_late_ones_the_latest(together: Any) -> None:
     assert together(lambda rank: late(10.0 + rank / 100, step_ms=20.0), 9) == [[]] * 9
 
