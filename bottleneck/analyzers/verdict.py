@@ -121,6 +121,25 @@ def _prices(facts: Facts, findings: Sequence[Finding]) -> list[_Price]:
     return list(best.values())
 
 
+def _named_in_place_of(price: _Price, findings: Sequence[Finding]) -> _Price:
+    """Return the price with the dearest finding of its class that names a call, where that costs more.
+
+    Such a call holds waits and dispatch, too, that count for other classes.
+    """
+    named = max(
+        (
+            finding
+            for finding in findings
+            if finding.call and not finding.note and finding.bottleneck_class is price.bottleneck_class
+        ),
+        key=lambda finding: finding.cost_ms or 0.0,
+        default=None,
+    )
+    if named is None or named.cost_ms is None or named.cost_ms <= price.cost_ms:
+        return price
+    return replace(price, finding=named, cost_ms=named.cost_ms, bound=False, question=None)
+
+
 def _reached(facts: Facts, group: BottleneckClass) -> WhatIfResult | None:
     questions = set(CLASSES[group].reached_by)
     if facts.is_on("step.varying_shapes"):
@@ -426,6 +445,7 @@ def decide(
         )
     first = next(price for price in prices if price.bottleneck_class is decided)
     also = [p.bottleneck_class for p in case.rivals(prices, limits) if p is not first]
+    first = _named_in_place_of(first, findings)
     noise, most = _noise_ms(facts), max(price.rank(limits) for price in prices)
     work_ms = case.work * facts.true_ms
     if facts.timeline.kind == "cpu" and abs(work_ms - most) < noise and work_ms >= RIVAL_SHARE * most:
@@ -475,6 +495,10 @@ def order_causes(facts: Facts, findings: Sequence[Finding], verdict: Verdict) ->
         if work is not None:
             causes.append(work)
             prices = [p for p in prices if p.bottleneck_class is not BottleneckClass.COMPUTE]
+    prices = [
+        _named_in_place_of(p, findings) if p.bottleneck_class is verdict.bottleneck_class else p
+        for p in prices
+    ]
     # The verdict comes first; a bound never outranks it. The rest follow by cost.
     prices.sort(key=lambda p: (p.bottleneck_class is not verdict.bottleneck_class, -p.cost_ms))
     before: _Price | None = None

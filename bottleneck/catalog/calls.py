@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..model.codes import WhatIf
 from ..model.fix import Arithmetic, Fix, Risk
-from .build import docs, given, source
+from .build import ON_GPU, docs, given, source
 
 _LITTLE_LEFT = 0.8
 """Of what such a call takes, the other way leaves a third at most: a twelfth to a third for an argmax, a hundredth
@@ -391,6 +391,35 @@ sum(losses).backward()""",
                 "A backward for each of four losses",
                 "the sum speeds up the training about 3 times",
             ),
+        ),
+    ),
+    Fix(
+        id="FX344",
+        title="Give the operator work that it can divide",
+        named="Spread {call} over the whole GPU",
+        addresses=("BN322",),
+        what_to_change="The kernels of this operator have fewer warps than the GPU has schedulers for them; the rest of"
+        " it stands still. What runs along a dimension that is not the last one (cumsum, a scan, a sort) may have a thread"
+        " per column: make that dimension the last one, and contiguous. What is called for each sample, head or time"
+        " step can be one call for all. A larger batch fills the GPU, too.",
+        when=(ON_GPU,),
+        what_if=WhatIf.KERNELS_SPREAD,
+        what_if_bound=True,
+        basis="the kernels' time, shared by all of the GPU",
+        may_break="A copy that makes a dimension the last one takes memory. Rounding may differ in the last digits.",
+        code="""\
+# was: total = x.cumsum(1)  # (batch, time, width): one thread for each of `width`
+total = x.transpose(1, 2).contiguous().cumsum(2).transpose(1, 2)""",
+        undo="Call it as before.",
+        verify="More warps per SM for these kernels in the trace, and less of their time.",
+        arithmetic=Arithmetic.REORDERED,
+        sources=(
+            source(
+                "https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/#thread-and-block-heuristics",
+                "CUDA C++ Best Practices Guide: thread and block heuristics",
+                "the number of blocks should be larger than the number of multiprocessors",
+            ),
+            source("https://github.com/pytorch/pytorch/issues/122170", "cumsum along an outer dimension"),
         ),
     ),
 )

@@ -27,6 +27,7 @@ _LOOP_WEIGHT = 0.8
 
 _FOR_SIZES = given("sync.waits_for", "==", "sizes", "most waits are for the size of a result")
 _FOR_COPIES = given("sync.waits_for", "==", "copies", "most waits are for copies of what the host has made")
+_ASKED_FOR = given("sync.waits_for", "==", "device", "most waits are calls of torch.cuda.synchronize()")
 _FOR_ACTIVATIONS = given("sync.waits_for", "==", "activations", "most waits are for activations on their way")
 
 FIXES: tuple[Fix, ...] = (
@@ -55,7 +56,7 @@ for step, (inputs, targets) in enumerate(loader):
         verify="No synchronising call in a normal step; torch.cuda.set_sync_debug_mode('warn') stays silent.",
         can_try=True,
         options={"every": Option(kind="int")},
-        unless=(_FOR_SIZES, _FOR_COPIES, _FOR_ACTIVATIONS),
+        unless=(_FOR_SIZES, _FOR_COPIES, _FOR_ACTIVATIONS, _ASKED_FOR),
         only_answered=True,  # otherwise nothing waits for a read
         sources=(_TUNING, _SYNC_MODE),
     ),
@@ -67,7 +68,7 @@ for step, (inputs, targets) in enumerate(loader):
         " in an if need a size or a value that depends on the data, so the host waits. Use operations of"
         " fixed size on masks instead.",
         when=(ON_GPU,),
-        unless=(_FOR_COPIES, _FOR_ACTIVATIONS),
+        unless=(_FOR_COPIES, _FOR_ACTIVATIONS, _ASKED_FOR),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.SYNCS_GONE,
         basis="the waits removed",
@@ -88,7 +89,7 @@ loss = torch.where(mask, losses, 0.0).sum() / mask.sum().clamp(min=1)""",
         what_to_change="Copy metrics into pinned memory with non_blocking=True, record an event, and read"
         " them one step later, when the copy has arrived.",
         when=(ON_GPU,),
-        unless=(_FOR_SIZES, _FOR_COPIES, _FOR_ACTIVATIONS),
+        unless=(_FOR_SIZES, _FOR_COPIES, _FOR_ACTIVATIONS, _ASKED_FOR),
         what_if=WhatIf.SYNCS_GONE,
         basis="the waits removed",
         may_break="Reading before the event has completed gives wrong values.",
@@ -791,5 +792,29 @@ os.environ.pop("CUDA_LAUNCH_BLOCKING", None)  # before CUDA starts""",
             source("https://github.com/k2-fsa/icefall/pull/554", "icefall"),
             source("https://github.com/RLinf/RLinf/pull/642", "RLinf"),
         ),
+    ),
+    Fix(
+        id="FX527",
+        title="Remove torch.cuda.synchronize() from the step",
+        addresses=("BN601",),
+        what_to_change="torch.cuda.synchronize() waits until the device has finished everything queued, and the"
+        " device is idle until the host launches again. A loop needs none: results are waited for where they are"
+        " read. To time a step, record torch.cuda.Event(enable_timing=True) on both sides, and read them later.",
+        when=(ON_GPU,),
+        what_if=WhatIf.ASKED_WAITS_GONE,
+        basis="the calls removed",
+        may_break="Times taken around a call no longer include the device's work. A copy to the host with"
+        " non_blocking=True must still be waited for: by an event that is recorded behind it.",
+        code="""\
+for inputs, targets in loader:
+    loss_fn(model(inputs), targets).backward()
+    optimizer.step()
+    # no torch.cuda.synchronize() here""",
+        undo="Put the call back.",
+        verify="No cudaDeviceSynchronize in the steps of the trace.",
+        can_try=True,
+        edits=(RemovalEdit(call="synchronize"),),
+        only_answered=True,
+        sources=(_TUNING, docs("notes/cuda.html#asynchronous-execution", "CUDA semantics")),
     ),
 )

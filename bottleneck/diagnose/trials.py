@@ -91,8 +91,9 @@ def by_measurement(
 
     What was measured counts in full and what is only predicted as a prediction does, so a proven gain may
     come before a larger promise that is a bound, or that lies within the interval of the measurement. What is
-    measured and not decided counts as what is to be expected of it. What brings next to nothing comes after
-    what has no price. What brings nothing here comes last.
+    measured and not decided counts as what is to be expected of it. Of several ways to the same gain one that
+    found nothing to change comes last. What brings next to nothing comes after what has no price. What brings
+    nothing here comes last.
     """
     if tried is None or not tried.rows:
         return tuple(suggestions)
@@ -124,7 +125,8 @@ def by_measurement(
     if not any(_tells(s, rows) for s in joined):
         return tuple(joined)
     first = {s.fix: i for i, s in enumerate(joined)}
-    joined.sort(key=lambda s: (_place(s, true_ms), -brings_ms(s, true_ms), first[s.fix]))
+    idle = {fix for fix, row in rows.items() if row.idle}
+    joined.sort(key=lambda s: (_place(s, true_ms), -brings_ms(s, true_ms), s.fix in idle, first[s.fix]))
     return _proven_first(joined, true_ms)
 
 

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..timeline.trace.nodes import with_numbers
-from ..timeline.trace.table import NONE, Message, Trace, TraceMeta
+from ..timeline.trace.table import FULL, NONE, SCHEDULERS, Message, Trace, TraceMeta
 from .events import Args, Event, Metadata, Number, XEvent, XEventExact, as_int
 
 _COLUMNS = (
     "ts_ns", "dur_ns", "name", "cat", "pid", "tid", "correlation", "stream", "device", "bytes", "sequence",
-    "message", "group_sequence",
+    "message", "group_sequence", "filled",
 )  # fmt: skip
 _SIZES = (np.int8, np.int16, np.int32)
 
@@ -122,6 +122,16 @@ def _sizes(args: Sequence[Args]) -> NDArray[np.int64]:
     return sizes
 
 
+def _filled(args: Sequence[Args]) -> NDArray[np.int16]:
+    """Return the share of warp schedulers that each kernel has a warp for, in parts of `FULL`."""
+    try:
+        each = np.fromiter([a.warps_each for a in args], np.float64, len(args))
+    except (ValueError, TypeError):
+        each = np.asarray([a.warps_each if isinstance(a.warps_each, float) else NONE for a in args])
+    each = each * (FULL / SCHEDULERS)
+    return np.where(each > 0, np.minimum(np.ceil(each), FULL), NONE).astype(np.int16)
+
+
 def _compact(part: NDArray[Any]) -> NDArray[Any]:
     """Return the same values in integers no larger than needed; in no memory if all are NONE."""
     low, high = int(part.min()), int(part.max())
@@ -212,6 +222,7 @@ class Columns:
             "sequence": _ints([a.sequence for a in args]),
             "message": self._messages.of(args),
             "group_sequence": _ints([a.group_sequence for a in args]),
+            "filled": _filled(args),
         }
         self._fresh.append(chunk)
         self.rows += n

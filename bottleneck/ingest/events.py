@@ -40,6 +40,8 @@ class Args(msgspec.Struct, frozen=True, gc=False):
     group: Any = msgspec.field(default="", name="Process Group Name")
     group_ranks: Any = msgspec.field(default="", name="Process Group Ranks")
     group_sequence: Number = msgspec.field(default=NONE, name="Seq")
+    warps_each: float | str = msgspec.field(default=NONE, name="warps per SM")
+    """Warps of a kernel for each multiprocessor of the device."""
 
 
 _NO_ARGS = Args()

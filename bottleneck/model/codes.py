@@ -64,6 +64,7 @@ class WhatIf(str, Enum):
     BATCHES_HANDED_OVER = "batches-handed-over"
     DATASET_LIGHT = "dataset-light"
     SYNCS_GONE = "syncs-gone"
+    ASKED_WAITS_GONE = "asked-waits-gone"
     ALLOCATOR_FREE = "allocator-free"
     COPIES_ASYNC = "copies-async"
     COPIES_GONE = "copies-gone"
@@ -101,6 +102,7 @@ class WhatIf(str, Enum):
     FORWARD_ONCE = "forward-once"
     INDEX_SUMS_GONE = "index-sums-gone"
     FILLS_GONE = "fills-gone"
+    KERNELS_SPREAD = "kernels-spread"
     SIZES_ALIGNED = "sizes-aligned"
     DROPPED_GONE = "dropped-gone"
     IDLE_ROWS_GONE = "idle-rows-gone"
@@ -228,6 +230,7 @@ class WhatIfEntry(msgspec.Struct, frozen=True, kw_only=True):
 WHAT_IFS: dict[WhatIf, WhatIfEntry] = dict.fromkeys(WhatIf, WhatIfEntry()) | {
     WhatIf.INPUT_READY: WhatIfEntry(by_fix=True),
     WhatIf.SYNCS_GONE: WhatIfEntry(by_fix=True),
+    WhatIf.ASKED_WAITS_GONE: WhatIfEntry(by_fix=True),
     WhatIf.ALLOCATOR_FREE: WhatIfEntry(by_fix=True),
     WhatIf.COPIES_ASYNC: WhatIfEntry(by_fix=True),
     WhatIf.COPIES_KEPT: WhatIfEntry(by_fix=True),
@@ -411,6 +414,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN319", "sizes-unaligned", _C.COMPUTE, kernels_by=WhatIf.SIZES_ALIGNED),
     CodeEntry("BN320", "outputs-nobody-counts", _C.COMPUTE, within_others=True),
     CodeEntry("BN321", "costly-call", _C.COMPUTE, names_call=True, within_others=True),
+    CodeEntry("BN322", "narrow-kernels", _C.COMPUTE, names_call=True, within_others=True),
     CodeEntry("BN401", "graph-breaks", _C.GRAPH_BREAK),
     CodeEntry("BN402", "recompiles-in-steady-state", _C.COMPILE, priced_by=WhatIf.NO_COMPILE),
     CodeEntry("BN403", "cudagraphs-skipped", _C.LAUNCH),

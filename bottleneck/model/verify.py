@@ -351,6 +351,8 @@ class TriedFix(msgspec.Struct, frozen=True, kw_only=True):
     """What was in force in its place, where its own code takes too long to switch on."""
     look: CompilerLook | None = None
     """Where it compiles the model."""
+    idle: bool = False
+    """It was on for some steps, and found nothing there that it changes."""
     seconds: float = 0.0
 
 

@@ -50,6 +50,21 @@ class CostlyCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NarrowCall:
+    """An operator whose kernels keep little of the device at work, for long."""
+
+    callee: str
+    """As in "cumsum"."""
+    count: float
+    """Kernels per step."""
+    share: float
+    """Of the device's warp schedulers that have a warp, over the kernels' time."""
+    ms: float = 0.0
+    """The kernels' time per step."""
+    site: SourceSite | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledWork:
     """How much of forward and backward runs compiled, per step."""
 
@@ -154,6 +169,8 @@ class Timeline:
     """See `Tree.owner`."""
     costly: CostlyCall | None = None
     """What `CALL_GONE` is about."""
+    narrow: NarrowCall | None = None
+    """What `KERNELS_SPREAD` is about."""
     input_call: SiteTime | None = None
     """See `Facts.input_call`."""
     update_loop: SourceSite | None = None

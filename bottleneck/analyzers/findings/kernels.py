@@ -336,6 +336,57 @@ class CostlyCalls(Analyzer):
         yield msgspec.structs.replace(found, call=f"`{call.callee}()`", callee=call.callee)
 
 
+class NarrowKernels(Analyzer):
+    """The kernels of one operator keep little of the device at work.
+
+    What it means
+        A kernel is divided into warps of 32 threads, and each multiprocessor has four schedulers that
+        issue from warps of their own. With fewer warps than schedulers the others stand still until
+        the last warp has ended. A running sum over a dimension that is not the last one has one
+        thread per column, and takes its rows one after the other.
+
+    How it is measured
+        The trace tells the warps of each kernel for each multiprocessor.
+
+    What it costs you
+        The step is replayed with the work of these kernels on all schedulers: a bound, since what
+        comes one after the other may have to, and memory has a speed, too.
+
+    What it is not
+        Not small kernels: work that all of the device would do in less time than a launch takes is
+        not counted.
+
+    What to do
+        Give the operator work that it can divide: the dimension that it runs along last and
+        contiguous, all samples or heads in one call, a larger batch. Or another operator.
+
+    Source
+        NVIDIA, CUDA C++ Best Practices Guide, "Thread and block heuristics"; PyTorch issue 122170.
+    """
+
+    code = "BN322"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Name the operator and its line."""
+        answer, call = _priced(facts, WhatIf.KERNELS_SPREAD), facts.timeline.narrow
+        if answer is None or call is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
+            return
+        found = self.finding(
+            facts,
+            f"`{call.callee}()` keeps {percent(call.share)} of the GPU at work for {ms(call.ms)} per step",
+            answer=answer,
+            time_ms=call.ms,
+            evidence=[
+                Evidence(
+                    text=f"{call.count:.0f} kernels per step", value=call.count, unit="1/step", source="trace"
+                )
+            ],
+            sites=[call.site],
+            not_this="Work that has to come one after the other cannot be divided.",
+        )
+        yield msgspec.structs.replace(found, call=f"`{call.callee}()`", callee=f"torch.{call.callee}")
+
+
 class SizesUnaligned(Analyzer):
     """Matrix products have sizes that keep them from the fast kernels.
 

@@ -57,7 +57,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "sync.item_per_step": "float",
     "sync.reads_ms": "float: CPU runs: what reading values of tensors takes per step",
     "sync.waits_for": 'str: what most waits are for: "values", "sizes" (nonzero, boolean indexing), "copies",'
-    ' "activations" (moved to the host and back)',
+    ' "activations" (moved to the host and back), "device" (torch.cuda.synchronize)',
     # acceleration state
     "matmul.precision": 'str: "highest", "high", "medium"',
     "cudnn.allow_tf32": "bool",

@@ -298,6 +298,8 @@ class TrialWindow:
         except (TrialFailedError, NotSwitchable) as error:
             state = "failed" if isinstance(error, TrialFailedError) else "not tried"
             row = _row(fix, state, reason=str(error), beside=beside)
+            idle = state == "not tried" and any(patch.is_on and not patch.count for patch in self._patches)
+            row = msgspec.structs.replace(row, idle=idle)
         except Exception as error:
             # Ours or torch's, while the patch was switched: the script has not seen it.
             row = _row(fix, "failed", reason=reason_of(error), beside=beside)

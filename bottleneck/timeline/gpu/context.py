@@ -15,7 +15,7 @@ from ...model.codes import IDLE_PARTS, Part
 from ...model.run import JsonValue
 from ..lanes.labels import Work
 from ..lanes.program import EventKind, Program
-from ..trace.dialect import FREE_CALL, MALLOC_CALL, TO_DEVICE, Kind
+from ..trace.dialect import DEVICE_WAIT, FREE_CALL, MALLOC_CALL, TO_DEVICE, Kind
 from ..trace.intervals import latest, within
 from ..trace.kernels import are_messages, classify
 from ..trace.table import Trace
@@ -137,6 +137,15 @@ def _micro_steps(trace: Trace, program: Program) -> float:
     return len(trace.rows(Kind.ANNOTATION, named="backward")) / max(1, program.steps)
 
 
+def asked_waits(trace: Trace, program: Program) -> NDArray[np.bool_]:
+    """Return which events wait for all of the device because the script asks for it, (n,): in no operator."""
+    out = np.zeros(len(program.kind), dtype=bool)
+    waits = np.flatnonzero(program.kind == EventKind.SYNC)
+    rows = program.row[waits]
+    out[waits] = trace.named(DEVICE_WAIT, rows) & ~trace.inside(rows, trace.rows(Kind.OP))
+    return out
+
+
 def waits_for(trace: Trace, program: Program, offloaded: NDArray[np.bool_]) -> str:
     """Return what most waits are for.
 
@@ -144,8 +153,9 @@ def waits_for(trace: Trace, program: Program, offloaded: NDArray[np.bool_]) -> s
 
     Returns:
         "activations": that are moved to the host and back.
+        "device": it is asked for, by torch.cuda.synchronize().
         "sizes": of results, which depend on the data. "copies": to the device, of what the host just made.
-        "values": of tensors; also where the device's work is waited for, or no kind is most.
+        "values": of tensors; also where no kind is most.
     """
     waits = np.flatnonzero(program.kind == EventKind.SYNC)
     if not len(waits):
@@ -153,6 +163,8 @@ def waits_for(trace: Trace, program: Program, offloaded: NDArray[np.bool_]) -> s
     rows = program.row[waits]
     if offloaded.any() and trace.inside(rows, moving(trace, program, offloaded)).mean() > _MOST:
         return "activations"
+    if asked_waits(trace, program)[waits].mean() > _MOST:
+        return "device"
     if trace.inside(rows, trace.rows(Kind.OP, named=_SIZED_BY_DATA)).mean() > _MOST:
         return "sizes"
     sent = np.zeros(len(program.kind), dtype=bool)

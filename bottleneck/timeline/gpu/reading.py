@@ -41,10 +41,11 @@ from ..trace.table import Trace
 from ..views.step import step_view
 from .by_line import NO_LINE, Asked, asked_by
 from .compute import compiled_work, slowest_backend, trace_compute
-from .context import gpu_context
+from .context import asked_waits, gpu_context
 from .device_masks import DeviceWork
 from .device_work import kernel_rows, optimizer_seen, read_device_work
 from .edits import gradients_untouched, seams_gone, searches_gone
+from .narrow import narrow_kernels
 from .offload import kept_on_device
 from .questions import gpu_questions
 from .questions.circumstances import Circumstances
@@ -146,6 +147,7 @@ class GpuReader:
             after=answers.after if usable else {},
             loop=self.known.loop.loop if self.known.loop is not None else None,
             costly=self.known.costly[0] if self.known.costly is not None else None,
+            narrow=self.known.narrow.call if self.known.narrow is not None else None,
             **self._by_code(priced, usable=usable),
             device_lines=self._by_line(priced) if usable else (),
             view=step_view(trace, self.steps, program),
@@ -303,6 +305,8 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             later=later_work(trace, program) if facts.repeats is not None else None,
             ungraded=_ungraded(trace, program, facts),
             costly=_costly(trace, program, asked, facts.costly),
+            narrow=narrow_kernels(trace, program, asked),
+            asked_waits=asked_waits(trace, program),
             searches=searches_gone(trace, program),
             offloads=kept_on_device(trace, program, work.offloaded) if work.offloaded.any() else None,
             blocked_ns=_launch_calls(trace, program)

@@ -70,6 +70,8 @@ MISNAMED = (
 PROFILER_STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#.+$")
 WAIT_CALL = re.compile(r"(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize")
+DEVICE_WAIT = re.compile(r"^(cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
+"""What torch.cuda.synchronize() calls."""
 STREAM_WAIT = re.compile(r"^Stream Wait Event$")
 """A stream is told to wait for another one; told beside the host's call, which does not name the stream."""
 COPY_CALL = re.compile(r"^(cuda|hip|cu)Memcpy")

@@ -21,6 +21,12 @@ from .dialect import DEVICE_KINDS, HOST_CALL_KINDS, MISNAMED, Kind, normalise
 NONE = -1
 """Marks "this event has no such field" in the integer columns."""
 
+FULL = 1000
+"""What the column `filled` counts in: a warp for each scheduler of the device."""
+SCHEDULERS = 4
+"""Of a multiprocessor; each issues from warps of its own (CUDA C++ Programming Guide, "Compute Capabilities":
+5.0 and later). A compute unit of AMD has as many."""
+
 Names = str | Collection[str] | re.Pattern[str] | Callable[[str], bool]
 """Which names are meant: this one, one of these, those that a pattern is found in, those that pass a test."""
 Ints = NDArray[np.signedinteger[Any]]
@@ -126,6 +132,8 @@ class Trace:
     """Position in `messages` of a collective, on the host and on the device; NONE elsewhere."""
     group_sequence: Ints
     """Number of a collective in its process group; NONE elsewhere, and before torch wrote it."""
+    filled: Ints
+    """Share of the warp schedulers that a kernel has a warp for, in parts of `FULL`; NONE elsewhere."""
     names: Sequence[str]
     cats: Sequence[str]
     pids: Sequence[str]

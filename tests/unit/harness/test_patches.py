@@ -725,6 +725,25 @@ def test_the_script_s_own_calls_of_the_collector_are_left_out_once_it_trains(
     assert gc.collect() == 7
 
 
+def test_the_script_s_own_waits_for_the_device_are_left_out_once_it_trains(
+    put_in: Callable[..., Patch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: made.append(device))
+    patch = put_in("FX527")
+    torch.cuda.synchronize()
+    patch.training_begins()
+    torch.cuda.synchronize(1)
+    in_library: dict[str, Any] = {"torch": torch}
+    exec(compile("def record(): torch.cuda.synchronize('theirs')", f"{os.__file__}", "exec"), in_library)
+    in_library["record"]()
+    assert made == [None, "theirs"]
+    assert patch.check().evidence == "1 call of torch.cuda.synchronize() left out"
+    patch.uninstall()
+    torch.cuda.synchronize(2)
+    assert made[-1] == 2
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_pass_of_which_one_batch_was_taken_is_gone_on_with(
     put_in: Callable[..., Patch], workers: int

@@ -190,6 +190,8 @@ class Script:
             torch.cuda.empty_cache()
         if self.fix == "FX518":
             gc.collect()
+        if self.fix == "FX527":
+            torch.cuda.synchronize()
         self.optimizer.step()
         return loss.item()
 
@@ -220,6 +222,7 @@ REPLACED: tuple[tuple[Any, str], ...] = (
     *((torch.autograd.profiler, name) for name in torch_private.PROFILER_CALLS),
     (torch, "set_anomaly_enabled"),
     (gc, "collect"),
+    (torch.cuda, "synchronize"),
     (torch.autocast, "__enter__"),
     (torch.autograd.graph.save_on_cpu, "__enter__"),
     (torch.autograd.graph.saved_tensors_hooks, "__enter__"),
@@ -292,7 +295,9 @@ def acts(script: Script, patch: Patch) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _as_it_was(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[None]:
+def _as_it_was(
+    request: pytest.FixtureRequest, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """Settings that the patches are news to, and a process group for the one that needs it."""
     fix = request.node.callspec.params.get("fix") if hasattr(request.node, "callspec") else None
     threads, tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
@@ -303,6 +308,8 @@ def _as_it_was(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[None]:
     if fix == "FX518":
         # What other tests have left would be visited in each step.
         gc.freeze()
+    if fix == "FX527" and DEVICE == "cpu":
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     torch_private.check_distributions(fix == "FX517" or torch_private.distributions_checked())
     if fix in OF_RANKS:
         torch.distributed.init_process_group(

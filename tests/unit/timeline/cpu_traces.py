@@ -38,6 +38,7 @@ def make_trace(rows: Sequence[Row]) -> Trace:
         sequence=absent(np.int64),
         message=absent(np.int64),
         group_sequence=absent(np.int64),
+        filled=absent(np.int16),
         names=names,
         cats=cats,
         pids=["1"],

@@ -100,3 +100,21 @@ def test_the_reading_asks_for_the_step_without_it_and_tells_its_bytes() -> None:
     without = read_whole(plain, find_steps(plain), true_ms=STEP_US / 1e3)
     assert WhatIf.OFFLOADS_GONE not in without.what_ifs
     assert "copies.offloaded_bytes" not in without.context
+
+
+def test_what_the_script_waits_for_by_itself_is_told_from_waits_for_values() -> None:
+    writer = TraceWriter()
+    edges = [STEP_US * k for k in range(STEPS + 1)]
+    for at in edges[:-1]:
+        writer.launch(at + 10, 5, start=at + 20, length=900)
+        writer.row("cudaDeviceSynchronize", "cuda_runtime", at + 30, 895)
+        # The host works on for 600 us; meanwhile the device is idle.
+        writer.launch(at + 1500, 5, start=at + 1510, length=300)
+    writer.steps(edges)
+    trace = writer.build()
+    program = build_program(trace, np.asarray(edges, dtype=np.int64) * 1000)
+    assert program is not None
+    assert waits_for(trace, program, np.zeros(len(program.event), dtype=bool)) == "device"
+    asked = read_whole(trace, find_steps(trace), true_ms=STEP_US / 1000).what_ifs
+    assert asked[WhatIf.ASKED_WAITS_GONE].saves_ms == pytest.approx(asked[WhatIf.SYNCS_GONE].saves_ms)
+    assert asked[WhatIf.ASKED_WAITS_GONE].saves_ms > 0.1

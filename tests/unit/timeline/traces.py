@@ -74,6 +74,7 @@ class TraceWriter:
             sequence=column("sequence"),
             message=column("message"),
             group_sequence=column("group_sequence"),
+            filled=column("filled"),
             names=names,
             cats=cats,
             pids=["1"],

@@ -110,6 +110,21 @@ class NoCollections(LeftOut):
         return not is_library(caller.f_code.co_filename)
 
 
+class NoWaiting(LeftOut):
+    """Calls of torch.cuda.synchronize() in the script's own files do nothing."""
+
+    fix = "FX527"
+    says = ("{} of torch.cuda.synchronize() left out", "call")
+    nothing_to_do = "the script's own files never called torch.cuda.synchronize() during training"
+
+    def functions(self) -> Sequence[tuple[Any, str]]:
+        return ((torch.cuda, "synchronize"),)
+
+    def is_meant(self, caller: FrameType) -> bool:
+        """See `LeftOut`; what torch waits for itself, as before it records a graph, it needs."""
+        return not is_library(caller.f_code.co_filename)
+
+
 class Threads(Patch):
     """As many intra-op threads as cores (also by OMP_NUM_THREADS, in the environment)."""
 

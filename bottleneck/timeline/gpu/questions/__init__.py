@@ -14,7 +14,7 @@ from ..device_masks import DeviceWork
 from .circumstances import Circumstances
 from .device import device_questions
 from .dispatch import dispatch_questions
-from .host import copy_questions, operator_questions, seam_questions, search_questions
+from .host import copy_questions, operator_questions, seam_questions, search_questions, wait_questions
 
 
 def gpu_questions(
@@ -24,6 +24,7 @@ def gpu_questions(
     yield from seam_questions(program, calibration, work)
     yield from copy_questions(program, work, known)
     yield from operator_questions(program)
+    yield from wait_questions(program, known)
     yield from search_questions(known)
     yield from dispatch_questions(program, calibration, work, known)
     yield from device_questions(program, work, known)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ...result import CostlyCall
     from ...steps.facts import Facts
     from ...steps.loop_price import LoopPrice
+    from ..narrow import Narrow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,10 @@ class Circumstances:
     costly: tuple[CostlyCall, NDArray[np.bool_]] | None = None
     """The operator that the device works longest for of those for which there is a cheaper way, and the
     activities of its calls, (m,)."""
+    asked_waits: NDArray[np.bool_] | None = None
+    """Events that wait for the device because the script asks for it (`context.asked_waits`), (n,)."""
+    narrow: Narrow | None = None
+    """The operator that keeps little of the device at work for longest; None where none does."""
     searches: Edit | None = None
     """Takes away that convolutions time their algorithms; None where none does."""
     offloads: Edit | None = None

@@ -99,6 +99,14 @@ def _done_another_way(program: Program, work: DeviceWork, known: Circumstances) 
     if known.costly is not None:
         call, launched = known.costly
         yield without_calls(call.callee, not_launched(program, launched))
+    if known.narrow is not None:
+        yield Question(
+            WhatIf.KERNELS_SPREAD,
+            Edit(duration=known.narrow.left),
+            f"replay with the kernels of `{known.narrow.call.callee}()` on all of the device; memory may keep"
+            " them waiting then",
+            bound=True,
+        )
     if work.index_sums.any():
         yield Question(
             WhatIf.INDEX_SUMS_GONE,

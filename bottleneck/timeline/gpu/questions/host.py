@@ -113,6 +113,19 @@ def operator_questions(program: Program) -> Iterator[Question]:
     )
 
 
+def wait_questions(program: Program, known: Circumstances) -> Iterator[Question]:
+    """Waits that the script asks for, beside those for values."""
+    if known.asked_waits is None or not known.asked_waits.any():
+        return
+    gone = np.zeros_like(program.work)
+    gone[known.asked_waits, Work.SYNC] = program.work[known.asked_waits, Work.SYNC]
+    yield Question(
+        WhatIf.ASKED_WAITS_GONE,
+        Edit(gone=gone, drop_at=known.asked_waits),
+        "replay without the calls of torch.cuda.synchronize(), so the host runs ahead",
+    )
+
+
 def search_questions(known: Circumstances) -> Iterator[Question]:
     """Convolutions that time their algorithms in the step."""
     if known.searches is not None:

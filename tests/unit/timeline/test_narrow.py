@@ -1,0 +1,79 @@
+"""Kernels that keep little of the device at work for long, told from small ones; the step without that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from torch_bottleneck.ingest import read_trace
+from torch_bottleneck.model.codes import WhatIf
+from torch_bottleneck.timeline.gpu.narrow import Narrow, narrow_kernels
+from torch_bottleneck.timeline.lanes.program import build_program
+from torch_bottleneck.timeline.steps.traced import find_steps
+from torch_bottleneck.timeline.trace.table import FULL, NONE, Trace
+
+from .readings import read as read_whole
+from .traces import TraceWriter
+
+STEPS, STEP_US = 3, 5000.0
+
+
+def written(*, filled: int, length: float, other: float = 100.0) -> Trace:
+    """A scan of so many warps (parts of `FULL`), a product on all of the device, a small sum."""
+    writer = TraceWriter()
+    edges = [STEP_US * k for k in range(STEPS + 1)]
+    for at in edges[:-1]:
+        writer.row("aten::cumsum", "cpu_op", at + 10, 60)
+        writer.launch(at + 20, 5, kernel="scan_outer", start=at + 30, length=length, filled=filled)
+        writer.row("aten::mm", "cpu_op", at + 100, 50)
+        writer.launch(at + 110, 5, kernel="gemm", start=at + 30 + length, length=other, filled=FULL)
+        writer.row("aten::sum", "cpu_op", at + 200, 20)
+        writer.launch(at + 205, 5, kernel="reduce", start=at + 30 + length + other, length=6, filled=8)
+    writer.steps(edges)
+    return writer.build()
+
+
+def found(trace: Trace) -> Narrow | None:
+    steps = find_steps(trace)
+    program = build_program(trace, steps.edges_ns, main_tid=steps.thread[1])
+    assert program is not None
+    return narrow_kernels(trace, program, None)
+
+
+def test_a_long_kernel_of_few_blocks_is_named_with_the_share_of_the_device_that_it_keeps_at_work() -> None:
+    narrow = found(written(filled=FULL // 100, length=2000.0))
+    assert narrow is not None
+    assert (narrow.call.callee, narrow.call.count) == ("cumsum", 1.0)
+    assert narrow.call.share == pytest.approx(0.01)
+    assert narrow.call.ms == pytest.approx(2.0)
+    assert sorted(set(narrow.left.tolist())) == [0.01, 1.0]
+
+
+def test_small_kernels_and_full_ones_are_not_narrow() -> None:
+    assert found(written(filled=FULL, length=2000.0)) is None
+    assert found(written(filled=NONE, length=2000.0)) is None, "a trace that does not tell"
+    assert found(written(filled=FULL // 100, length=60.0)) is None, "0.6 us on all of it"
+
+
+def test_the_step_is_replayed_with_its_work_on_all_of_the_device() -> None:
+    trace = written(filled=FULL // 10, length=4000.0, other=500.0)
+    timeline = read_whole(trace, find_steps(trace), true_ms=STEP_US / 1000)
+    answer = timeline.what_ifs[WhatIf.KERNELS_SPREAD]
+    assert answer.bound
+    assert answer.saves_ms == pytest.approx(3.6, abs=0.1)
+    assert timeline.narrow is not None
+
+
+def test_the_warps_of_a_kernel_are_read_however_they_are_written(tmp_path: Path) -> None:
+    each = [0.030303, 4, "0.5", None, 40.0]
+    events = [
+        {"ph": "X", "cat": "kernel", "name": "k", "ts": 10 * i, "dur": 5, "pid": 0, "tid": 7,
+         "args": {} if value is None else {"warps per SM": value}}
+        for i, value in enumerate(each)
+    ]  # fmt: skip
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    assert np.asarray(read_trace(path).filled).tolist() == [8, FULL, NONE, NONE, FULL]
