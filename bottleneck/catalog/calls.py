@@ -408,7 +408,7 @@ sum(losses).backward()""",
         basis="the kernels' time, shared by all of the GPU",
         may_break="A copy that makes a dimension the last one takes memory. Rounding may differ in the last digits.",
         code="""\
-# was: total = x.cumsum(1)  # (batch, time, width): one thread for each of `width`
+# was: total = x.cumsum(1)  # a thread for each column of each sample
 total = x.transpose(1, 2).contiguous().cumsum(2).transpose(1, 2)""",
         undo="Call it as before.",
         verify="More warps per SM for these kernels in the trace, and less of their time.",

@@ -170,7 +170,7 @@ class GpuReader:
         without_ms = self._host_time_gone(priced) if usable else None
         price = share_of(tree, saves, without_ms)
         whole = code_tree(tree, true_ms=true_ms, price=price, loaders=self.facts.loaders)
-        extras = extra_nodes(tree, true_ms=true_ms, price=price, own_input=usable and "input" not in saves)
+        extras = extra_nodes(tree, true_ms=true_ms, price=price)
         if without_ms is not None and self.facts.own_input:
             # The replay leaves its launches and copies.
             ready = what_ifs.get(WhatIf.INPUT_READY)

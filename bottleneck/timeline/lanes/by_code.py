@@ -183,17 +183,12 @@ def _in_workers(wait: CodeNode, production: Production, true_ms: float) -> CodeN
     return msgspec.structs.replace(wait, children=children)
 
 
-def extra_nodes(
-    tree: Tree, *, true_ms: float, price: Pricer, own_input: bool = False
-) -> tuple[CodeNode, ...]:
-    """Return the extra work of the step, the most expensive first, each with what it consists of.
-
-    `own_input` is of `Tree.extras`.
-    """
+def extra_nodes(tree: Tree, *, true_ms: float, price: Pricer) -> tuple[CodeNode, ...]:
+    """Return the extra work of the step, the most expensive first, each with what it consists of."""
     left = [_MOST_NODES]
     return tuple(
         _node(branch, true_ms, price, left)
-        for branch in tree.extras(own_input=own_input)
+        for branch in tree.extras()
         if branch.total_ms >= _LEAST_SHARE * true_ms
     )
 

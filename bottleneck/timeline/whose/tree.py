@@ -6,7 +6,7 @@ were timed with nothing attached, and the whole to the true step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
@@ -177,32 +177,26 @@ class Tree:
     owner: str = ""
     """Library whose trainer the script calls, where that runs nearly all of the step."""
 
-    def extras(self, *, own_input: bool = False) -> list[Branch]:
+    def extras(self) -> list[Branch]:
         """Return the branches that are extra work as a whole, the longest first; none is inside another.
 
         Lines of one function that make the same call are one branch. A function of the user's that is called
         for nothing there is called for nothing in the forward, too: those calls belong to it.
-        With `own_input`, for steps that fetch no batch, so is what stands before the forward and makes none,
-        as its value is thrown away.
         """
         found: dict[tuple[str, str, str], list[Branch]] = {}
-
-        def is_extra(branch: Branch) -> bool:
-            return branch.is_mostly("extra") or (own_input and branch.makes_nothing)
-
         pending = self.root.branches()
         while pending:
             branch = pending.pop()
             frame = branch.frame
-            if is_extra(branch) and frame is not None:
+            if branch.is_mostly("extra") and frame is not None:
                 same = branch.call or str(frame.line)
                 found.setdefault((frame.file, frame.function, same), []).append(branch)
             else:
                 pending += branch.children.values()
-        whole = [_together([*each, *self._also_called(each, is_extra)]) for each in found.values()]
+        whole = [_together([*each, *self._also_called(each)]) for each in found.values()]
         return sorted(whole, key=lambda branch: -branch.total_ms)
 
-    def _also_called(self, extra: Sequence[Branch], is_extra: Callable[[Branch], bool]) -> list[Branch]:
+    def _also_called(self, extra: Sequence[Branch]) -> list[Branch]:
         """Return the branches that are no extra work by their place, but call what `extra` calls.
 
         None where a model runs in it, as in an evaluation.
@@ -213,7 +207,7 @@ class Tree:
         found, pending = [], self.root.branches()
         while pending:
             branch = pending.pop()
-            if is_extra(branch):
+            if branch.is_mostly("extra"):
                 continue
             if branch.calls_function in called and branch.call == extra[0].call:
                 found.append(branch.as_extra())
@@ -260,7 +254,7 @@ class Tree:
             if "evaluation" in branch.by_phase and not branch.by_phase.keys() & _TRAINS:
                 continue
             if branch.is_mostly("input"):
-                ms += 0.0 if branch.makes_nothing else branch.ms.get(("", "input"), 0.0)
+                ms += branch.ms.get(("", "input"), 0.0)
             else:
                 pending += branch.children.values()
         return ms
@@ -280,8 +274,6 @@ class Tree:
         whole, pending = Branch(), self.root.branches()
         while pending:
             branch = pending.pop()
-            if branch.makes_nothing:
-                continue
             if branch.is_mostly("input"):
                 whole.add(branch)
                 whole.children[str(len(whole.children)), 0, "", ""] = branch
@@ -391,6 +383,8 @@ def build_tree(
     root = _grow(samples, paths)
     if _take_batches(samples, paths, root):
         root = _grow(samples, paths)
+    if phases_ms and not phases_ms.get("data") and _leave_calls(samples, paths, root):
+        root = _grow(samples, paths)
     return Tree(root=root, steps=len(kept), owner=_owner(samples))
 
 
@@ -436,6 +430,20 @@ def _take_batches(
             if ("evaluation", "extra") in branch.ms and not phases.keys() & {"forward", "backward"}:
                 sample.role, found = "extra", True
                 break
+    return found
+
+
+def _leave_calls(
+    samples: Sequence[_Sample], paths: Sequence[Sequence[tuple[_Key, StackFrame]]], root: Branch
+) -> bool:
+    """Count calls before the forward whose value is thrown away as extra work; return whether there are any.
+
+    For steps that fetch no batch. Where one is fetched, such a call may change it in place.
+    """
+    found = False
+    for sample, path in zip(samples, paths, strict=True):
+        if sample.role == "input" and any(branch.makes_nothing for branch in _along(root, path)[1:]):
+            sample.role, found = "extra", True
     return found
 
 

@@ -26,12 +26,15 @@ def written(*, filled: int, length: float, other: float = 100.0) -> Trace:
     writer = TraceWriter()
     edges = [STEP_US * k for k in range(STEPS + 1)]
     for at in edges[:-1]:
-        writer.row("aten::cumsum", "cpu_op", at + 10, 60)
-        writer.launch(at + 20, 5, kernel="scan_outer", start=at + 30, length=length, filled=filled)
-        writer.row("aten::mm", "cpu_op", at + 100, 50)
-        writer.launch(at + 110, 5, kernel="gemm", start=at + 30 + length, length=other, filled=FULL)
-        writer.row("aten::sum", "cpu_op", at + 200, 20)
-        writer.launch(at + 205, 5, kernel="reduce", start=at + 30 + length + other, length=6, filled=8)
+        writer.row("aten::cumsum", "cpu_op", at + 1, 8)
+        writer.launch(at + 2, 5, kernel="scan_outer", start=at + 30, length=length, filled=filled)
+        writer.row("aten::mm", "cpu_op", at + 10, 8)
+        writer.launch(at + 11, 5, kernel="gemm", start=at + 30 + length, length=other, filled=FULL)
+        writer.row("aten::sum", "cpu_op", at + 20, 8)
+        writer.launch(at + 21, 5, kernel="reduce", start=at + 30 + length + other, length=6, filled=8)
+        # The host waits for all of it, and has nothing else to do.
+        end = at + 30 + length + other + 6
+        writer.row("cudaDeviceSynchronize", "cuda_runtime", at + 40, end - at - 39)
     writer.steps(edges)
     return writer.build()
 
@@ -76,4 +79,4 @@ def test_the_warps_of_a_kernel_are_read_however_they_are_written(tmp_path: Path)
     ]  # fmt: skip
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": events}))
-    assert np.asarray(read_trace(path).filled).tolist() == [8, FULL, NONE, NONE, FULL]
+    assert np.asarray(read_trace(path).filled).tolist() == [8, FULL, 125, NONE, FULL]

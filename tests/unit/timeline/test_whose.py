@@ -128,6 +128,18 @@ def tree_of(
     return tree
 
 
+def without_loader(*more: Seen) -> Tree:
+    """The tree of steps that fetch no batch, by timed phases."""
+    seen = [*TRAINING[1:], *more]
+    phases_ms: dict[str, float] = {}
+    for each in seen:
+        if each.phase:
+            phases_ms[each.phase] = phases_ms.get(each.phase, 0.0) + each.ms
+    tree = build_tree(stacks_of(seen), true_ms=sum(each.ms for each in seen), phases_ms=phases_ms)
+    assert tree is not None
+    return tree
+
+
 def extras_of(tree: Tree) -> dict[str, float]:
     return {branch.call: round(branch.total_ms, 3) for branch in tree.extras()}
 
@@ -515,14 +527,18 @@ def test_on_a_gpu_input_costs_its_share_of_what_ready_batches_save_and_a_copy_ha
     assert share_of(tree, {"extra": 8.0})(of["make_0()"]) is None
 
 
-def test_where_no_step_fetches_a_batch_what_stands_before_the_forward_has_the_price_of_the_hosts_time() -> (
-    None
-):
-    tree = tree_of(Seen((at(12, "model.load_state_dict()", discards=True),), 20, "", "optimizer"))
-    call = next(branch for branch in tree.root.branches() if branch.call.startswith("model.load"))
+def test_a_call_before_the_forward_whose_value_is_thrown_away_makes_no_batch() -> None:
+    call = Seen((at(12, "model.train()", discards=True),), 20, "", "optimizer")
+    assert extras_of(tree_of(call)) == {}, "where a loader's batch may be what it changes in place"
+    tree = without_loader(call)
+    assert extras_of(tree) == {"model.train()": 20.0}
+    assert (tree.own_input_ms(), tree.own_input_share) == (0.0, 0.0)
+
+
+def test_where_no_step_fetches_a_batch_what_makes_it_has_the_price_of_the_hosts_time() -> None:
+    tree = without_loader(Seen((at(12, "memory.sample()"),), 20, "", "optimizer"))
+    call = next(branch for branch in tree.root.branches() if branch.call == "memory.sample()")
     assert (call.role, extras_of(tree)) == ("input", {})
-    assert next(branch.call for branch in tree.extras(own_input=True)) == call.call
-    assert (tree.own_input_ms(), tree.own_input_share) == (0.0, 0.0), "its value is thrown away"
     asked = []
 
     def without_ms(host_ms: float) -> float:
@@ -533,22 +549,19 @@ def test_where_no_step_fetches_a_batch_what_stands_before_the_forward_has_the_pr
     assert asked == [pytest.approx(20.0)]
     # The host waits there for what it has launched.
     assert share_of(tree, {"extra": 5.0}, lambda host_ms: 0.1 * host_ms)(call) is None
-    assert share_of(tree, {"extra": 5.0, "input": 10.0}, without_ms)(call) == (
-        pytest.approx(10.0 * 20 / 25),
-        True,
-    )
+    assert share_of(tree, {"extra": 5.0, "input": 10.0}, without_ms)(call) == (pytest.approx(10.0), True)
     assert share_of(tree, {})(call) is None
 
 
 def test_a_step_makes_its_batch_by_what_stands_before_the_forward_and_has_a_value() -> None:
     batch = Seen((at(12, "memory.sample()"),), 30, "", "optimizer")
     logs = Seen((at(30, "log()", discards=True),), 10, "", "optimizer")
-    tree = tree_of(batch, logs)
-    assert [branch.call for branch in tree.extras(own_input=True)] == ["log()"]
+    tree = without_loader(batch, logs)
+    assert [branch.call for branch in tree.extras()] == ["log()"]
     assert tree.own_input_ms() == pytest.approx(30.0)
     assert tree.own_input_share == pytest.approx(0.75)
     loads = Seen((at(12, "learner.load_state_dict()", discards=True),), 300, "", "optimizer")
-    line = tree_of(loads, Seen((at(13, "memory.sample()"),), 90, "", "optimizer")).input_line()
+    line = without_loader(loads, Seen((at(13, "memory.sample()"),), 90, "", "optimizer")).input_line()
     assert line is not None
     assert line.call == "memory.sample()"
 
@@ -566,9 +579,9 @@ def test_a_function_of_the_users_before_the_forward_counts_once() -> None:
         at(12, "school.enter()", discards=True),
         at(56, "learner.load_state_dict()", function="enter", loops=()),
     )
-    tree = tree_of(Seen(loads, 20, "", "optimizer"))
-    enter = next(branch for branch in tree.extras(own_input=True) if branch.call == "school.enter()")
-    assert (enter.role, enter.total_ms) == ("input", pytest.approx(20.0))
+    (enter,) = without_loader(Seen(loads, 20, "", "optimizer")).extras()
+    tree = without_loader(Seen(loads, 20, "", "optimizer"))
+    assert (enter.call, enter.role, enter.total_ms) == ("school.enter()", "extra", pytest.approx(20.0))
     assert share_of(tree, {"extra": 5.0}, lambda host_ms: host_ms)(enter) == (pytest.approx(20.0), True)
 
 

@@ -16,7 +16,7 @@ DEPTH = int(os.environ.get("DEPTH", 20))
 HIGH, WIDE, SIDE, PATCH, LENGTH, WORDS = 480, 640, 224, 14, 80, 4000
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 FRUITS = ["apple", "pear", "plum", "cherry", "quince", "peach"]
-WAYS = ["slowly", "with care", "and put it into the left basket", "and put it into the crate behind you"]
+WAYS = ["gently", "with care", "and put it into the left basket", "and put it into the crate behind you"]
 
 
 class Processor:

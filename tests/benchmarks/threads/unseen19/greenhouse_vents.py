@@ -82,7 +82,7 @@ def main():
     torch.manual_seed(14)
     houses, memory = [Greenhouse(i) for i in range(HOUSES)], Memory()
     actor, critics = mlp(SEES, DOES), nn.ModuleList([mlp(SEES + DOES, 1), mlp(SEES + DOES, 1)])
-    slow = copy.deepcopy(critics)
+    late_net = copy.deepcopy(critics)
     actor_step = torch.optim.Adam(actor.parameters(), lr=3e-4, fused=True)
     critic_step = torch.optim.Adam(critics.parameters(), lr=1e-3, fused=True)
     seen = torch.tensor([house.seen() for house in houses])
@@ -101,7 +101,7 @@ def main():
         s, a, r, t, end = memory.draw()
         with torch.no_grad():
             next_pair = torch.cat([t, torch.sigmoid(actor(t))], 1)
-            worth = r + 0.97 * (1 - end) * torch.min(*(c(next_pair)[:, 0] for c in slow))
+            worth = r + 0.97 * (1 - end) * torch.min(*(c(next_pair)[:, 0] for c in late_net))
         loss = sum(F.mse_loss(c(torch.cat([s, a], 1))[:, 0], worth) for c in critics)
         critic_step.zero_grad()
         loss.backward()
@@ -110,7 +110,7 @@ def main():
         (-critics[0](torch.cat([s, torch.sigmoid(actor(s))], 1)).mean()).backward()
         actor_step.step()
         with torch.no_grad():
-            torch._foreach_lerp_(list(slow.parameters()), list(critics.parameters()), 0.01)
+            torch._foreach_lerp_(list(late_net.parameters()), list(critics.parameters()), 0.01)
     elapsed = time.perf_counter() - start
     print(f"loss {loss.item():.4f}")
     print(f"{1000 * elapsed / (STEPS - warm):.2f} ms per step")
