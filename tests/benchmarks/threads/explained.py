@@ -528,4 +528,29 @@ EXPLAINED: dict[str, str] = {
         "Attention that writes its scores is told second, for 4.3 %: most of this one is the sampling "
         "of keys and its products, which the full attention has none of."
     ),
+    "M02": (
+        "98.5 ms were predicted without `image.convert()`, which decodes; draft() makes the decoding of a "
+        "large picture four times as fast and the shrinking as well: 37.3."
+    ),
+    "M03": (
+        "No entry at that time; the line was named. Since: FX344 first, at best 38.1 ms (38.3 measured), by "
+        "the warps that the trace tells of each kernel."
+    ),
+    "M05": (
+        "`self.model.train()` counted as making the step's input, and had no fix. Since: extra work, with "
+        "its line and price (on a CPU; the trace of this run was not kept)."
+    ),
+    "M06": "The loop is priced without its launches: 36.2 of 98.1 ms at best; 28.8 of 105.9 measured.",
+    "M07": (
+        "Compiling was promised 26.1 of 51.4 ms, which the table accepts; the thread's own cure leaves 40.0."
+    ),
+    "P01": "No entry: pools of 5, 9 and 13 where one of 5 thrice does. The line is named.",
+    "P05": (
+        "FX340 (a dot product is no matrix) is first, at best 104.4 of 144.4 ms, with its line; 114.8 of 153.1"
+        " measured. The table accepts FX510 only."
+    ),
+    "P09": (
+        "No entry: the order of two products. Page faults of the large temporary are priced, 43 ms; the cure "
+        "makes it smaller."
+    ),
 }
