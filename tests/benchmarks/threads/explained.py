@@ -546,8 +546,8 @@ EXPLAINED: dict[str, str] = {
     ),
     "P01": "No entry: pools of 5, 9 and 13 where one of 5 thrice does. The line is named.",
     "P05": (
-        "FX340 (a dot product is no matrix) is first, at best 104.4 of 144.4 ms, with its line; measured were "
-        "114.8 of 153.1. The table accepts FX510 only."
+        "FX340 (a dot product is no matrix) is first, at best 104.4 of 144.4 ms, with its line; "
+        "measured were 114.8 of 153.1. The table accepts FX510 only."
     ),
     "P09": (
         "No entry: the order of two products. Page faults of the large temporary are priced, 43 ms; the cure "
