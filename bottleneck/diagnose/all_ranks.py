@@ -109,8 +109,9 @@ def read_job(
         job.reading(0)
         return job
     few = len(ranks) <= _FEW
+    told: list[str] = []
     if scheduler:
-        done = _in_cluster(ranks, true_step_ms, scheduler, jobs)
+        done = _in_cluster(ranks, true_step_ms, scheduler, jobs, tell=told.append)
     elif jobs > 1 and not (few and sum(map(_text_bytes, ranks)) <= _FEW_BYTES):
         done = _in_processes(ranks, true_step_ms, min(jobs, len(ranks)))
     else:
@@ -140,6 +141,7 @@ def read_job(
             if found[i].summary is None
         ),
         true_step_ms=true_step_ms,
+        problems=tuple(told),
         _readings={k: reading for k, reading in readings.items() if reading is not None},
     )
     return _put_in_order(job) if any(rank.remote is not None for rank in ranks) else job
@@ -150,9 +152,10 @@ def _put_in_order(job: Job) -> Job:
     unread = list(job.unread)
     able = ingest.of_one_job(job.summaries, unread)
     unread += ingest.missing(able, unread)
-    problems: tuple[str, ...] = ()
+    problems = job.problems
     if len({summary.rank for summary in able}) < len(able):
-        problems = ("Several inputs have the same rank; they are numbered in the order of their names.",)
+        same = "Several inputs have the same rank; they are numbered in the order of their names."
+        problems = (*problems, same)
         numbers = list(range(len(able)))
     else:
         numbers = [summary.rank for summary in able]
@@ -187,15 +190,22 @@ def _here(
 
 
 def _in_cluster(
-    ranks: Sequence[ingest.Rank], true_step_ms: float | None, scheduler: str, jobs: int
+    ranks: Sequence[ingest.Rank],
+    true_step_ms: float | None,
+    scheduler: str,
+    jobs: int,
+    *,
+    tell: Callable[[str], None],
 ) -> Iterator[tuple[int, _Read]]:
     left = dict(enumerate(ranks))
     tasks = {i: partial(_read_one, rank, true_step_ms) for i, rank in left.items()}
     for i, read in spread(
-        tasks, scheduler=scheduler, jobs=jobs, given_up=lambda reason: _Read(reason=reason)
+        tasks, scheduler=scheduler, jobs=jobs, given_up=lambda reason: _Read(reason=reason), tell=tell
     ):
         del left[i]
         yield i, read
+    if left:
+        tell(f"The cluster gave no answer for {len(left)} of {len(ranks)} ranks: they were read here.")
     yield from _here(left, true_step_ms, keep=False)
 
 

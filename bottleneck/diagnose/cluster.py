@@ -1,7 +1,7 @@
 """Work spread over a Dask cluster: each rank is read where a worker is, and only its summary is sent.
 
 In: what to do for each rank, and the name of a scheduler. Out: results as they come. A worker that dies is
-Dask's affair, which gives its work to another one; work that keeps killing workers is given up and told.
+told, and Dask gives its work to another one; work that keeps killing workers is given up.
 """
 
 from __future__ import annotations
@@ -21,11 +21,16 @@ _T = TypeVar("_T")
 
 
 def spread(
-    tasks: Mapping[int, Callable[[], _T]], *, scheduler: str, jobs: int, given_up: Callable[[str], _T]
+    tasks: Mapping[int, Callable[[], _T]],
+    *,
+    scheduler: str,
+    jobs: int,
+    given_up: Callable[[str], _T],
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Iterator[tuple[int, _T]]:
     """Yield what the tasks return, as they end; those that the cluster lost are missing.
 
-    `given_up` makes a result of the reason why a task has none.
+    `given_up` makes a result of the reason why a task has none; `tell` takes what else there is to say.
 
     Raises:
         UsageError: a package is missing, or the scheduler has another name.
@@ -48,7 +53,9 @@ def spread(
 
         futures = {client.submit(task, pure=False): number for number, task in tasks.items()}
         suspects = []
+        seen = _workers(client)
         for future in as_completed(futures, loop=client.loop):
+            seen |= _workers(client)
             for found in result(future):
                 if found is None:
                     suspects.append(futures[future])
@@ -59,6 +66,17 @@ def spread(
             for future in as_completed([client.submit(tasks[number], pure=False)], loop=client.loop):
                 for found in result(future):
                     yield number, given_up(_KILLED) if found is None else found
+        # One that its nanny starts again has another address.
+        if (left := _workers(client)) and (lost := seen - left):
+            many = f"{len(lost)} workers" if len(lost) > 1 else "1 worker"
+            tell(f"{many} of the cluster died meanwhile: what they had was read again by others.")
+
+
+def _workers(client: Any) -> set[str]:
+    """Return the addresses of the workers there are; none where the scheduler does not answer."""
+    with contextlib.suppress(OSError, RuntimeError, ValueError):
+        return set(client.nthreads())
+    return set()
 
 
 @contextlib.contextmanager

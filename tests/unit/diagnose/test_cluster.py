@@ -93,6 +93,7 @@ def test_a_worker_killed_in_the_middle_costs_nothing(traces: Path, two_workers: 
     assert seen == list(range(1, RANKS + 1))
     assert apart.unread == ()
     assert apart.summaries == here.summaries
+    assert [text for text in apart.problems if text.startswith("1 worker of the cluster died")]
     with pytest.raises(ProcessLookupError):
         os.kill(killed[0], 0)
 
@@ -130,7 +131,9 @@ def test_a_scheduler_that_is_lost_leaves_the_rest_to_us(
         yield 0, tasks[0]()
 
     monkeypatch.setattr("torch_bottleneck.diagnose.all_ranks.spread", lost)
-    assert read_job(ranks[:3], scheduler="tcp://gone:1").summaries == some.summaries
+    job = read_job(ranks[:3], scheduler="tcp://gone:1")
+    assert job.summaries == some.summaries
+    assert job.problems == ("The cluster gave no answer for 2 of 3 ranks: they were read here.",)
 
 
 def test_workers_that_can_read_nothing_are_an_error_with_their_reason(
