@@ -18,6 +18,7 @@ from .build import (
     if_known,
     recipe,
     seen,
+    source,
 )
 
 _TROUBLE = docs(
@@ -176,7 +177,12 @@ torch._dynamo.config.cache_size_limit = 32""",
             _STATIC,
             given("compile.mode", "!=", "reduce-overhead", "CUDA graphs are not asked for"),
         ),
-        unless=(given("compile.breaks", ">", 0, "graph breaks cut the region up and go first"),),
+        unless=(
+            given("compile.breaks", ">", 0, "graph breaks cut the region up and go first"),
+            given(
+                "distributed.module", "==", "fsdp", "FSDP gathers its weights to other places in each step"
+            ),
+        ),
         conflicts=("FX407", "FX414"),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.ONE_LAUNCH,
@@ -202,7 +208,11 @@ for inputs, targets in loader:
         },
         arithmetic=Arithmetic.REORDERED,
         compiles=True,
-        sources=(_GRAPH_TREES, _COMPILE),
+        sources=(
+            _GRAPH_TREES,
+            _COMPILE,
+            source("https://github.com/pytorch/pytorch/issues/127225", "CUDA graphs do not work with FSDP"),
+        ),
     ),
     Fix(
         id="FX413",
