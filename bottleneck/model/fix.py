@@ -317,14 +317,14 @@ def instead_of(suggestions: Iterable[Suggestion]) -> dict[str, str]:
     """Return the fixes that are predicted to remove what an earlier one removes, each with that one.
 
     Their prediction is the same answer of the replay, so it is the same number, and it is gained once. What
-    was measured has a figure of its own.
+    was measured has a figure of its own, and leads others only if it helps.
     """
     first: dict[float, str] = {}
     led: dict[str, str] = {}
     for each in suggestions:
-        if each.predicted_ms is None or each.note or each.helps is not None:
+        if each.predicted_ms is None or each.note or each.helps is False:
             continue
         leader = first.setdefault(each.predicted_ms, each.fix)
-        if leader != each.fix:
+        if leader != each.fix and each.helps is None:
             led[each.fix] = leader
     return led

@@ -213,6 +213,7 @@ DEATHS = {
     "exits": "sys.exit(7)",
     "leaves": "os._exit(9)",
     "killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "hangs": "import time; time.sleep(1000)",
 }
 
 
@@ -227,7 +228,8 @@ def test_whatever_ends_the_script_during_trials_costs_the_report_nothing(tmp_pat
         f"    return _glob.glob({os.fspath(tmp_path)!r} + '/.run.partial/.main.partial/*')\n"
     )
     (tmp_path / "train.py").write_text(helper + source)
-    got = diagnose(tmp_path, *SHORT, "--trial-seconds", "20", "train.py")
+    # One that hangs is ended a while after its time.
+    got = diagnose(tmp_path, *SHORT, "--trial-seconds", "3" if name == "hangs" else "20", "train.py")
     assert got.code == 0, got.err
     assert diagnosis(got)["verdict"]["class"]
     run = json.loads((got.folder / "run.json").read_text())
@@ -235,3 +237,4 @@ def test_whatever_ends_the_script_during_trials_costs_the_report_nothing(tmp_pat
     states = {row["state"] for row in trials(got)["rows"]}
     assert states <= {"not tried", "under way", "failed", "measured"}
     assert name != "exits" or "failed" not in states, "that a script is over is no fault of a fix"
+    assert name != "hangs" or "it did not end in time" in json.dumps(trials(got)["rows"])

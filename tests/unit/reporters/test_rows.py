@@ -311,3 +311,8 @@ def test_other_ways_to_the_same_gain_stand_beside_the_first() -> None:
     measured = replace(same, measured=MeasuredHere(verdict="faster", speedup=1.1, loss="same"))
     rows = fix_rows(replace(shown, suggestions=(first, measured)))
     assert [row.instead_of for row in rows] == ["", ""], "what was measured has a figure of its own"
+    helps = replace(measured, fix=first.fix)
+    useless = replace(helps, measured=MeasuredHere(verdict="slower", speedup=0.9, loss="same"))
+    for leader, expected in ((helps, first.fix), (useless, "")):
+        found = {row.fix: row for row in fix_rows(replace(shown, suggestions=(leader, same)))}
+        assert found["FX208"].instead_of == expected
