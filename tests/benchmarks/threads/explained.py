@@ -7,19 +7,20 @@ from __future__ import annotations
 
 EXPLAINED: dict[str, str] = {
     "T01": (
-        "Workers that start take the two cores from the training as well; what that costs is not in the price. "
+        "Workers that start take the two cores from the training as well; that is not in the price. "
         "In an earlier run the cure brought 34.8 to 31.0 ms, and 32.1 were predicted."
     ),
     "T19": (
-        "At best: all padding for gone, 28.7 of 82.0 ms; sequences of like lengths still hold some, 35.5 of 73.6."
+        "At best: all padding for gone, 28.7 of 82.0 ms; sequences of like lengths still hold some, "
+        "35.5 of 73.6."
     ),
     "T21": (
-        "FX105 and FX223 take parts of the same start of an epoch; the cure, both, leaves 36.7 of 104.3 ms, and "
+        "FX105 and FX223 take parts of the same start of an epoch; the cure, both, leaves 36.7 of 104.3 ms; "
         "FX223 alone is promised 39.6 of 91.3."
     ),
     "T53": (
-        "At best: all communication overlapped, 13.9 of 25.7 ms; the threads that send take the cores from the "
-        "computation, as in T51."
+        "At best: all communication overlapped, 13.9 of 25.7 ms; the threads that send take the cores from "
+        "the computation, as in T51."
     ),
     "T03": (
         "Workers that start also take the cores from the evaluation, whose time counts as its own; "
