@@ -213,6 +213,7 @@ def _suggest(
         can_try=fix.can_try,
         unknown=unknown,
         sources=fix.sources,
+        record=fix.record,
         note=fix.note or (finding is not None and finding.note),
     )
 

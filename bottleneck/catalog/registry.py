@@ -12,6 +12,7 @@ from ..model.fix import Arithmetic, Fix, Risk
 from . import allocator, calls, compute, distributed, graph_breaks, host, memory, memory_states, precision
 from . import compile as compile_family
 from . import input as input_family
+from .record import RECORDS
 
 _FAMILIES = {
     "input": input_family.FIXES,
@@ -25,7 +26,11 @@ _FAMILIES = {
 FAMILIES = tuple(_FAMILIES)
 FIXES: tuple[Fix, ...] = tuple(
     sorted(
-        (msgspec.structs.replace(fix, family=family) for family, fixes in _FAMILIES.items() for fix in fixes),
+        (
+            msgspec.structs.replace(fix, family=family, record=RECORDS.get(fix.id))
+            for family, fixes in _FAMILIES.items()
+            for fix in fixes
+        ),
         key=lambda fix: fix.id,
     )
 )

@@ -16,6 +16,21 @@ from .codes import WhatIf
 from .run import JsonValue, SourceSite
 
 
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """How far from the measurements the predictions of a fix were, over all runs of reports/accuracy.md."""
+
+    predictions: int = 0
+    """Those that are no bounds."""
+    error: float | None = None
+    """Median of |predicted step / measured step - 1| over them."""
+    close: int = 0
+    """How many of them lie within a tenth of the measured step."""
+    bounds: int = 0
+    """Predictions "at best"..."""
+    held: int = 0
+    """...and how many of these were not passed."""
+
+
 class Risk(str, Enum):
     """What applying a fix may break."""
 
@@ -237,6 +252,7 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     """Parts of a watched job of which it removes what can be told from their time and number."""
     note: bool = False
     family: str = ""
+    record: Record | None = None
     sources: tuple[Source, ...] = ()
     since: str = "0.1.0"
     status: Literal["stable", "preview", "removed"] = "stable"
@@ -298,6 +314,8 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     can_try: bool = False
     unknown: tuple[str, ...] = ()
     """Conditions that could not be checked on this run."""
+    record: Record | None = None
+    """None: no prediction of it was held against a measurement."""
     sources: tuple[Source, ...] = ()
     note: bool = False
     """True: worth knowing, listed last, never with a prediction."""

@@ -9,6 +9,9 @@ import textwrap
 from collections.abc import Iterable
 
 from ..model.fix import Fix
+from .rows.fixes import record_words
+
+_NO_RECORD = "None was held against a measurement yet."
 
 
 def fix_list(fixes: Iterable[Fix], *, width: int = 80) -> str:
@@ -47,6 +50,7 @@ def fix_page(fix: Fix, *, width: int = 80) -> str:
         ("When it applies", applies or ["- always"]),
         ("What it may break", [risk]),
         ("Expected gain", [gain]),
+        ("Record of its predictions", [record_words(fix.record) if fix.record is not None else _NO_RECORD]),
         *([("In a watched job", whole)] if whole else []),
         ("How to undo it", [fix.undo or "Not needed."]),
         ("How to verify", [fix.verify or "Diagnose again and compare."]),

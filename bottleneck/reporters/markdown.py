@@ -184,6 +184,7 @@ def _fix(row: FixRow) -> list[str]:
         ("Careful", row.warning),
         ("Not checked", row.unchecked),
         ("Gain from", row.basis),
+        ("Record", row.record),
         ("Undo", row.undo),
         ("Verify", row.verify),
         *(("Source", source) for source in row.sources),

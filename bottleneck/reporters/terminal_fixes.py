@@ -133,6 +133,7 @@ def show_whole_fixes(page: Page, diagnosis: Diagnosis) -> None:
             ("careful", row.warning, "yellow"),
             ("not checked", row.unchecked, "yellow"),
             ("gain", row.basis, "dim"),
+            ("record", row.record, "dim"),
             ("undo", row.undo, "dim"),
             ("verify", row.verify, "dim"),
             *(("source", source, "dim") for source in row.sources),

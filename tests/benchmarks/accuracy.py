@@ -1,6 +1,7 @@
 """Predicted against measured steps, for every recorded run whose fix was really applied.
 
     python tests/benchmarks/accuracy.py [--check]      writes reports/accuracy.md (--check: compares)
+                                                       and bottleneck/catalog/record.py, which reports show
 
 In: tests/recorded/*/truth.json beside the recordings. Out: one row per fix, none left out. A truth.json:
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -31,10 +33,25 @@ from torch_bottleneck.catalog.registry import by_id
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.diagnosis import Diagnosis
+from torch_bottleneck.model.fix import Record
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests" / "recorded"
 REPORT = ROOT / "reports" / "accuracy.md"
+RECORD = ROOT / "bottleneck" / "catalog" / "record.py"
+RECORD_HEAD = '''"""How far predictions of each fix were from measurements; made by tests/benchmarks/accuracy.py.
+
+In: nothing. Out: `RECORDS`, data.
+"""
+
+from __future__ import annotations
+
+from ..model.fix import Record
+
+RECORDS: dict[str, Record] = {
+'''
+PASSED = 0.05
+"""By so much a measured step may be shorter than one predicted "at best" before that is passed: noise."""
 sys.path.insert(0, str(ROOT / "tests"))
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -170,9 +187,46 @@ def row_of(name: str, found: Diagnosis, truth: dict[str, Any]) -> Row:
     return Row(name, fix, found.step.true_ms, step, slow, fixed, bound=bound, why=why, note=note)
 
 
-def report() -> str:
+def records(rows: list[Row]) -> dict[str, Record]:
+    """Return how far the predictions of each fix were from what was measured, by all that was."""
+    errors: dict[str, list[float]] = defaultdict(list)
+    held: dict[str, list[bool]] = defaultdict(list)
+    for row in rows:
+        if row.error is not None and row.bound:
+            held[row.fix].append(row.error <= PASSED)
+        elif row.error is not None:
+            errors[row.fix].append(abs(row.error))
+    best, _ = verify_table.told_apart(verify_table.read_rows(verify_table.STORED))
+    for tried in best:
+        if tried.predicted is not None and tried.measured is not None and tried.outcome["bound"]:
+            held[tried.fix].append(tried.measured <= (1 + PASSED) * tried.predicted)
+        elif tried.error is not None:
+            errors[tried.fix].append(abs(tried.error))
+    for pair in tried_here.pairs():
+        if pair.decided and pair.bound:
+            held[pair.fix].append(not pair.contradicts)
+        elif pair.decided:
+            errors[pair.fix].append(abs(pair.error))
+    return {
+        fix: Record(
+            predictions=len(errors[fix]),
+            error=round(median(errors[fix]), 4) if errors[fix] else None,
+            close=sum(error <= 0.10 for error in errors[fix]),
+            bounds=len(held[fix]),
+            held=sum(held[fix]),
+        )
+        for fix in sorted(errors.keys() | held.keys())
+        if len(fix.split()) == 1  # no combination
+    }
+
+
+def all_rows() -> list[Row]:
+    """Return the rows of all recordings."""
+    return [row for file in sorted(RECORDED.glob("*/truth.json")) for row in rows_of(file.parent)]
+
+
+def report(rows: list[Row]) -> str:
     """Return the whole page."""
-    rows = [row for file in sorted(RECORDED.glob("*/truth.json")) for row in rows_of(file.parent)]
     errors = [abs(row.error) for row in rows if row.error is not None]
     close = sum(error <= 0.10 for error in errors)
     worst = max((row for row in rows if row.error is not None), key=lambda row: abs(row.error or 0))
@@ -210,12 +264,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--check", action="store_true", help="fail if the report is not up to date")
     args = parser.parse_args()
-    text = report()
+    rows = all_rows()
+    text = report(rows)
+    found = (f"    {json.dumps(fix)}: {record!r},\n" for fix, record in records(rows).items())
+    record = f"{RECORD_HEAD}{''.join(found)}}}\n"
     if args.check:
-        if REPORT.read_text() != text:
+        if REPORT.read_text() != text or RECORD.read_text() != record:
             sys.exit("reports/accuracy.md is out of date: run python tests/benchmarks/accuracy.py")
         return
     REPORT.write_text(text)
+    RECORD.write_text(record)
     print(text)
 
 

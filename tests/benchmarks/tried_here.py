@@ -379,12 +379,17 @@ def recorded() -> list[Pair]:
     return pairs
 
 
-def section() -> str:
-    """Return the part of reports/accuracy.md about trials."""
+def pairs() -> list[Pair]:
+    """Return all pairs: those of the report, and those of recorded runs in place of theirs."""
     again = recorded()
     anew = {pair.name for pair in again}
-    pairs = [*(p for p in published(REPORT.read_text("utf-8")) if not p.is_one_of(anew)), *again]
-    decided = [pair for pair in pairs if pair.decided]
+    return [*(p for p in published(REPORT.read_text("utf-8")) if not p.is_one_of(anew)), *again]
+
+
+def section() -> str:
+    """Return the part of reports/accuracy.md about trials."""
+    every = pairs()
+    decided = [pair for pair in every if pair.decided]
     exact, bounds = ([p for p in decided if p.bound is bound] for bound in (False, True))
     by_fix: dict[str, list[Pair]] = defaultdict(list)
     for pair in decided:
@@ -398,7 +403,7 @@ def section() -> str:
         "trials.json, predicted by this one. A trial *rules out* a prediction that its 95 % interval does",
         "not hold, and a bound that it exceeds.",
         "",
-        f"{len(decided)} of {len(pairs)} pairs were decided. {len(exact)} of these predictions are no bound: "
+        f"{len(decided)} of {len(every)} pairs were decided. {len(exact)} of these predictions are no bound: "
         f"median error {median(abs(p.error) for p in exact):.1%}, {sum(p.contradicts for p in exact)} ruled "
         "out. "
         f"Of {len(bounds)} bounds {sum(not p.contradicts for p in bounds)} held.",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ...model.diagnosis import Combination, Diagnosis
 from ...model.finding import NEGLIGIBLE_SHARE
-from ...model.fix import Risk, Suggestion, instead_of
+from ...model.fix import Record, Risk, Suggestion, instead_of
 from ...model.verify import TOGETHER
 from ...model.words import clean, clean_code, milliseconds, percent, place, sentence, step_after, step_change
 from .diagnosis import root_of
@@ -39,6 +39,8 @@ class FixRow:
     undo: str
     verify: str
     sources: tuple[str, ...]
+    record: str
+    """How far its predictions were from measurements so far, or nothing."""
     minor: bool
     """True for a note or a negligible gain."""
     measured: str = ""
@@ -138,6 +140,17 @@ def _measured_together(pair: Combination) -> str:
     return ", measured" if pair.measured is not None else ""
 
 
+def record_words(record: Record) -> str:
+    """Say how far the predictions of a fix were from what was measured so far."""
+    told = []
+    if record.predictions and record.error is not None:
+        count = f"{record.predictions} prediction{'s' if record.predictions > 1 else ''}"
+        told.append(f"{count}: median error {percent(record.error)}, {record.close} within 10 %")
+    if record.bounds:
+        told.append(f'{record.bounds} "at best": {record.held} held')
+    return "; ".join(told)
+
+
 def _fix_row(suggestion: Suggestion, true_ms: float | None, root: str) -> FixRow:
     if suggestion.adds_ms is not None and true_ms is not None and not suggestion.note:
         after = f"at most {step_after(true_ms, true_ms + suggestion.adds_ms, bound=False)}"
@@ -171,5 +184,6 @@ def _fix_row(suggestion: Suggestion, true_ms: float | None, root: str) -> FixRow
             clean(f"{source.title}{f' says {source.claim}' if source.claim else ''} {source.url}")
             for source in suggestion.sources
         ),
+        record=record_words(suggestion.record) if suggestion.record is not None else "",
         minor=suggestion.note or small,
     )

@@ -316,3 +316,21 @@ def test_other_ways_to_the_same_gain_stand_beside_the_first() -> None:
     for leader, expected in ((helps, first.fix), (useless, "")):
         found = {row.fix: row for row in fix_rows(replace(shown, suggestions=(leader, same)))}
         assert found["FX208"].instead_of == expected
+
+
+def test_a_fix_says_how_far_its_predictions_were_from_measurements() -> None:
+    from torch_bottleneck.model.fix import Record
+    from torch_bottleneck.reporters.rows.fixes import record_words
+
+    record = Record(predictions=3, error=0.042, close=2, bounds=4, held=3)
+    assert record_words(record) == '3 predictions: median error 4.2 %, 2 within 10 %; 4 "at best": 3 held'
+    assert record_words(Record(predictions=1, error=0.5)) == "1 prediction: median error 50 %, 0 within 10 %"
+    assert record_words(Record(bounds=1, held=0)) == '1 "at best": 0 held'
+
+    shown = sample()
+    first = msgspec.structs.replace(shown.suggestions[0], record=record)
+    with_record = msgspec.structs.replace(shown, suggestions=(first, *shown.suggestions[1:]))
+    told = record_words(record)
+    assert told in " ".join(terminal.render(with_record, verbose=True).split())
+    assert told.replace('"', "&#34;") in html.render(with_record)
+    assert [row.record for row in fix_rows(with_record)][:2] == [told, ""]
