@@ -1,4 +1,4 @@
-"""How far predictions of each fix were from measurements; made by tests/benchmarks/accuracy.py.
+"""How far each fix's predictions were from measurements; by tests/benchmarks/accuracy.py.
 
 In: nothing. Out: `RECORDS`, data.
 """

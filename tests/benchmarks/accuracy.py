@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests" / "recorded"
 REPORT = ROOT / "reports" / "accuracy.md"
 RECORD = ROOT / "bottleneck" / "catalog" / "record.py"
-RECORD_HEAD = '''"""How far predictions of each fix were from measurements; made by tests/benchmarks/accuracy.py.
+RECORD_HEAD = '''"""How far each fix's predictions were from measurements; by tests/benchmarks/accuracy.py.
 
 In: nothing. Out: `RECORDS`, data.
 """
