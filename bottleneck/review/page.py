@@ -18,6 +18,7 @@ from ..reporters.html.palette import COLOURS, JOB_COLOURS
 from ..reporters.rows.closing import capture_line, settings_lines
 from ..reporters.rows.diagnosis import budget_rows, cause_rows, device_line, headline, step_line
 from ..reporters.rows.fixes import combination_line, fix_rows, useless_rows
+from ..reporters.rows.fleet import account_rows, late_lines
 from ..reporters.rows.watch import fix_words, growth_lines, under_headline
 from ..reporters.rows.watch import headline as headline_of_job
 from .lane import Place
@@ -27,6 +28,7 @@ PAGE_FILE = "bottleneck-page.json"
 PAGE_FORMAT = 1
 _COLOURS = {part.value: colours for part, colours in COLOURS.items()}
 """Light and dark, as in report.html; gathered small lines have none."""
+_MOST_RANKS = 8
 _SLOWED = 1.03
 """Recorded over true step from which the difference is worth a sentence."""
 
@@ -65,6 +67,10 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     budget_title: str = "Where the step goes"
     budget_unit: str = "ms"
     small_causes: str = ""
+    late: tuple[tuple[str, str, str], ...] = ()
+    """Of several ranks: who is late, why, and the step without it."""
+    ranks: tuple[dict[str, str], ...] = ()
+    """Those worth a look."""
     fixes: tuple[dict[str, Any], ...] = ()
     useless: tuple[tuple[str, str], ...] = ()
     """Fixes that were tried in the run and do not help, and why."""
@@ -110,6 +116,8 @@ def make_page(
         ),
         causes=tuple(asdict(row) for row in worth),
         small_causes=", ".join(f"{row.name} {row.cost} ms" for row in small),
+        late=tuple(late_lines(diagnosis)),
+        ranks=tuple(asdict(row) for row in account_rows(diagnosis, most=_MOST_RANKS)),
         fixes=tuple(asdict(row) for row in fix_rows(diagnosis)),
         useless=tuple(useless_rows(diagnosis)),
         together=combination_line(diagnosis),

@@ -11,6 +11,7 @@ import pytest
 from recorded.cases import CASES
 from reviewing import HOSTILE, Review, served
 
+from torch_bottleneck.reporters.rows.fleet import late_lines
 from torch_bottleneck.review.logdir import prepare_run
 
 if TYPE_CHECKING:
@@ -107,6 +108,10 @@ def test_the_ranks_of_a_run_can_be_changed(review: Review, open_page: Open) -> N
     timeline = diagnoses[RANKS].timeline
     assert timeline is not None
     assert frame.locator("#rank").input_value() == f"rank_{timeline.rank}.pt.trace.json.gz"
+    ranks = sorted(frame.locator("#ranks tbody th").all_inner_texts())
+    assert ranks == [str(row.rank) for row in diagnoses[RANKS].ranks]
+    who, *_ = late_lines(diagnoses[RANKS])[0]
+    assert frame.locator("p.late").first.inner_text().startswith(who)
     frame.locator("section.trace[data-state=ready]").wait_for(timeout=SLOW_MS)
     frame.locator("#rank").select_option("rank_0.pt.trace.json.gz")
     page.wait_for_function(

@@ -7,7 +7,7 @@ const make = (tag, properties = {}, ...children) => {
     if (name in element) element[name] = value;
     else element.setAttribute(name, value);
   }
-  element.append(...children.filter((child) => child !== null && child !== undefined && child !== ''));
+  element.append(...children.filter(Boolean));
   return element;
 };
 const section = (title, ...children) => make('section', {}, make('h2', { textContent: title }), ...children);
@@ -105,6 +105,24 @@ const causes = (page, show) => {
   });
   return section('What each cause costs', make('ol', { id: 'causes' }, ...list),
     page.small_causes && make('p', { className: 'quiet', textContent: `Below 2 % of the step: ${page.small_causes}.` }));
+};
+
+const RANK_COLUMNS = [['rank', 'rank'], ['step', 'step, ms'], ['own', 'own work, ms'], ['waits', 'waits for others, ms'],
+  ['transfer', 'transfer, ms'], ['bubble', 'bubble, ms'], ['late', 'late by, ms'], ['why', 'why']];
+
+// Of several ranks: who is late, and the few that are worth a look.
+const ranks = (page) => {
+  const late = page.late || [], rows = page.ranks || [];
+  if (!late.length && !rows.length) return null;
+  const columns = RANK_COLUMNS.filter(([key]) => key !== 'bubble' || rows.some((row) => row.bubble));
+  const lines = rows.map((row) => make('tr', {}, ...columns.map(([key]) =>
+    make(key === 'rank' ? 'th' : 'td', { className: key === 'why' ? 'text' : '', textContent: row[key] }))));
+  return section('Ranks', ...late.map(([who, why, without]) => make('p', { className: 'late' },
+    make('strong', { textContent: who }), why && ` ${why}`,
+    without && make('span', { className: 'quiet', textContent: ` · step without it ${without}` }))),
+    rows.length && make('table', { id: 'ranks' },
+      make('thead', {}, make('tr', {}, ...columns.map(([, title]) => make('th', { scope: 'col', textContent: title })))),
+      make('tbody', {}, ...lines)));
 };
 
 const copyButton = (code) => {
@@ -233,7 +251,7 @@ const draw = async (root, run, viewer) => {
   const shown = trace(run, page, viewer);
   stop = shown.stop;
   root.replaceChildren(
-    make('article', {}, ...[verdict(run, page), budget(page), causes(page, shown.show), fixes(page), closing(page)].filter(Boolean)),
+    make('article', {}, ...[verdict(run, page), budget(page), causes(page, shown.show), ranks(page), fixes(page), closing(page)].filter(Boolean)),
     shown.pane);
   root.dataset.run = run;
 };

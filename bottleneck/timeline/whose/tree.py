@@ -76,11 +76,6 @@ class Branch:
         return 0 < _MOSTLY * self.total_ms <= self.by_role.get(role, 0.0)
 
     @property
-    def makes_nothing(self) -> bool:
-        """It stands before the forward, but its value is thrown away."""
-        return self.is_mostly("input") and self.frame is not None and self.frame.discards
-
-    @property
     def by_phase(self) -> dict[str, float]:
         """Time per step by phase."""
         out: dict[str, float] = {}
@@ -438,11 +433,13 @@ def _leave_calls(
 ) -> bool:
     """Count calls before the forward whose value is thrown away as extra work; return whether there are any.
 
-    For steps that fetch no batch. Where one is fetched, such a call may change it in place.
+    For steps that fetch no batch. Where one is fetched, such a call may change it in place; and inside of
+    what makes one it may be a part of that.
     """
     found = False
     for sample, path in zip(samples, paths, strict=True):
-        if sample.role == "input" and any(branch.makes_nothing for branch in _along(root, path)[1:]):
+        first = next((branch for branch in _along(root, path)[1:] if branch.is_mostly("input")), None)
+        if sample.role == "input" and first is not None and first.frame is not None and first.frame.discards:
             sample.role, found = "extra", True
     return found
 

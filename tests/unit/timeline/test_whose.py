@@ -532,6 +532,8 @@ def test_a_call_before_the_forward_whose_value_is_thrown_away_makes_no_batch() -
     assert extras_of(tree_of(call)) == {}, "where a loader's batch may be what it changes in place"
     tree = without_loader(call)
     assert extras_of(tree) == {"model.train()": 20.0}
+    inside = (at(12, "next(batches)"), at(40, "shuffle(rows)", function="batches", discards=True))
+    assert extras_of(without_loader(Seen(inside, 20, "", "optimizer"))) == {}, "a part of making one"
     assert (tree.own_input_ms(), tree.own_input_share) == (0.0, 0.0)
 
 
