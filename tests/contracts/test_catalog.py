@@ -298,7 +298,11 @@ INPUTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "FX336": lambda _: {"links": torch.eye(3, dtype=torch.int64)},
     "FX337": lambda _: {"queries": torch.randn(3, 8), "keys": torch.randn(4, 8)},
     "FX338": lambda _: {"weights": torch.rand(3, 5)},
-    "FX340": lambda _: {"users": torch.randn(3, 8), "items": torch.randn(3, 8)},
+    "FX340": lambda _: {
+        "users": torch.randn(3, 8),
+        "items": torch.randn(3, 8),
+        "weight": torch.randn(5, 8, 8),
+    },
     "FX344": lambda _: {"x": torch.randn(2, 3, 4)},
     "FX343": lambda _: {
         "queries": torch.randn(3, 8),
