@@ -126,7 +126,10 @@ def test_extra_work_has_its_call_its_line_and_its_price(tmp_path: Path, name: st
     assert found.call == f"`{extra.call}`"
     assert abs(found.sites[0].line - line_of(path)) <= 1
     assert found.predicted_step_ms is not None and diagnosis.step.true_ms is not None
-    assert abs(found.predicted_step_ms / diagnosis.step.true_ms - ratio) <= 0.15
+    # Beside other programs the step itself is not known better.
+    low, high = diagnosis.step.true_ci_ms or (diagnosis.step.true_ms, diagnosis.step.true_ms)
+    unknown = (high - low) / 2 / diagnosis.step.true_ms
+    assert abs(found.predicted_step_ms / diagnosis.step.true_ms - ratio) <= 0.15 + unknown
 
     assert extra.call in diagnosis.verdict.headline
     first = diagnosis.suggestions[0]
