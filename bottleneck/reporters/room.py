@@ -35,7 +35,8 @@ class Room:
     code: int = 8
     """Lines of code for the first fix."""
     prose: bool = True
-    """Say in words what the code above was cut from; name the first fix's place though the cause has it."""
+    """Say in words what the code above was cut from, and how far the first fix's predictions were from
+    measurements; name its place though the cause has it."""
     further: int = 2
     """How many of the further fixes say more than their title."""
     ways: bool = True

@@ -86,6 +86,8 @@ def _first_fix(page: Page, row: FixRow, room: Room, *, told: Sequence[str]) -> N
     if len(shown) < len(code):
         more = f"… {len(code) - len(shown)} more lines: bottleneck catalog show {row.fix}"
         page.line((more, "dim"), indent=4)
+    if row.record and room.prose:
+        page.line((f"record: {row.record}", "dim"), indent=2)
     if row.risk:
         page.line(("careful: ", "yellow"), cut(row.warning, page, room, indent=11), indent=2)
     if row.unchecked:
