@@ -21,7 +21,7 @@ from ....model.run import SourceSite
 from ....model.verify import CALLED, Applied, CompilerLook
 from ... import torch_private
 from ...events.replacing import Replacements
-from ...lines.sites import line_of, name_of, user_frame, user_site
+from ...lines.sites import is_library, line_of, name_of, user_frame, user_site
 
 if TYPE_CHECKING:
     from torch import nn
@@ -288,6 +288,8 @@ class LeftOut(Patch):
     live = True
     for_ranks = True
     settles = 2
+    of_the_script: ClassVar[bool] = False
+    """Only calls in the script's own files: a library's stand at no line that could be removed."""
 
     def functions(self) -> Sequence[tuple[Any, str]]:
         """Return (owner, name) of each."""
@@ -301,9 +303,9 @@ class LeftOut(Patch):
     def training_begins(self) -> None:
         self._training = True
 
-    def is_meant(self, caller: FrameType) -> bool:  # noqa: ARG002 - for subclasses
+    def is_meant(self, caller: FrameType) -> bool:
         """Return whether a call from this frame is one to leave out."""
-        return True
+        return not (self.of_the_script and is_library(caller.f_code.co_filename))
 
     def _make(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def left_out(*args: Any, **kwargs: Any) -> Any:

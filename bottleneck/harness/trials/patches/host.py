@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -21,7 +20,6 @@ from torch.autograd import profiler
 from ....model.verify import Applied
 from ....runs.environment import first_affinity, usable_cores
 from ... import torch_private
-from ...lines.sites import is_library
 from .base import LeftOut, NotSwitchable, Patch, Program, plural
 from .second_loader import depth_of
 
@@ -99,30 +97,27 @@ class NoCollections(LeftOut):
     """Calls of gc.collect() in the script's own files do nothing; Python collects by itself as before."""
 
     fix = "FX518"
+    of_the_script = True
     says = ("{} of gc.collect() left out", "call")
     nothing_to_do = "the script's own files never called gc.collect() during training"
 
     def functions(self) -> Sequence[tuple[Any, str]]:
         return ((gc, "collect"),)
 
-    def is_meant(self, caller: FrameType) -> bool:
-        """See `LeftOut`; a library's call stands at no line that could be removed."""
-        return not is_library(caller.f_code.co_filename)
-
 
 class NoWaiting(LeftOut):
-    """Calls of torch.cuda.synchronize() in the script's own files do nothing."""
+    """Calls of torch.cuda.synchronize() in the script's own files do nothing.
+
+    What torch waits for itself, as before it records a graph, it needs.
+    """
 
     fix = "FX527"
+    of_the_script = True
     says = ("{} of torch.cuda.synchronize() left out", "call")
     nothing_to_do = "the script's own files never called torch.cuda.synchronize() during training"
 
     def functions(self) -> Sequence[tuple[Any, str]]:
         return ((torch.cuda, "synchronize"),)
-
-    def is_meant(self, caller: FrameType) -> bool:
-        """See `LeftOut`; what torch waits for itself, as before it records a graph, it needs."""
-        return not is_library(caller.f_code.co_filename)
 
 
 class Threads(Patch):
