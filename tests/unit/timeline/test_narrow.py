@@ -21,7 +21,7 @@ from .traces import TraceWriter
 STEPS, STEP_US = 3, 5000.0
 
 
-def written(*, filled: int, length: float, other: float = 100.0) -> Trace:
+def written(*, filled: int, length: float, other: float = 100.0, operators: bool = True) -> Trace:
     """A scan of so many warps (parts of `FULL`), a product on all of the device, a small sum."""
     writer = TraceWriter()
     edges = [STEP_US * k for k in range(STEPS + 1)]
@@ -36,6 +36,8 @@ def written(*, filled: int, length: float, other: float = 100.0) -> Trace:
         end = at + 30 + length + other + 6
         writer.row("cudaDeviceSynchronize", "cuda_runtime", at + 40, end - at - 39)
     writer.steps(edges)
+    if not operators:
+        writer.rows = [row for row in writer.rows if row["cat"] != "cpu_op"]
     return writer.build()
 
 
@@ -58,6 +60,7 @@ def test_a_long_kernel_of_few_blocks_is_named_with_the_share_of_the_device_that_
 def test_small_kernels_and_full_ones_are_not_narrow() -> None:
     assert found(written(filled=FULL, length=2000.0)) is None
     assert found(written(filled=NONE, length=2000.0)) is None, "a trace that does not tell"
+    assert found(written(filled=FULL // 100, length=2000.0, operators=False)) is None, "nor by whom"
     assert found(written(filled=FULL // 100, length=60.0)) is None, "0.6 us on all of it"
 
 
