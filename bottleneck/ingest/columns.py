@@ -127,7 +127,7 @@ def _filled(args: Sequence[Args]) -> NDArray[np.int16]:
     try:
         each = np.fromiter([a.warps_each for a in args], np.float64, len(args))
     except (ValueError, TypeError):
-        each = np.asarray([a.warps_each if isinstance(a.warps_each, float) else NONE for a in args])
+        each = np.asarray([NONE if isinstance(a.warps_each, str) else a.warps_each for a in args], np.float64)
     each = each * (FULL / SCHEDULERS)
     return np.where(each > 0, np.minimum(np.ceil(each), FULL), NONE).astype(np.int16)
 

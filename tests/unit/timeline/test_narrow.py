@@ -73,8 +73,14 @@ def test_the_step_is_replayed_with_its_work_on_all_of_the_device() -> None:
     assert timeline.narrow is not None
 
 
-def test_the_warps_of_a_kernel_are_read_however_they_are_written(tmp_path: Path) -> None:
-    each = [0.030303, 4, "0.5", None, 40.0]
+@pytest.mark.parametrize(
+    ("unreadable", "expected"),
+    [([], [8, FULL, 125, NONE, FULL]), (["many"], [8, FULL, NONE, NONE, FULL])],
+)
+def test_the_warps_of_a_kernel_are_read_however_they_are_written(
+    tmp_path: Path, unreadable: list[str], expected: list[int]
+) -> None:
+    each = [0.030303, 4, "0.5", None, 40.0, *unreadable]
     events = [
         {"ph": "X", "cat": "kernel", "name": "k", "ts": 10 * i, "dur": 5, "pid": 0, "tid": 7,
          "args": {} if value is None else {"warps per SM": value}}
@@ -82,4 +88,4 @@ def test_the_warps_of_a_kernel_are_read_however_they_are_written(tmp_path: Path)
     ]  # fmt: skip
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": events}))
-    assert np.asarray(read_trace(path).filled).tolist() == [8, FULL, 125, NONE, FULL]
+    assert np.asarray(read_trace(path).filled).tolist() == [*expected, *[NONE for _ in unreadable]]
