@@ -61,10 +61,12 @@ class DeviceClock:
         """Wait for the device; return its typical time from a step's begin to its backward pass."""
         if not self._halves:
             return None
-        list(self._halves.values())[-1].synchronize()
         times = []
-        for count, half in self._halves.items():
+        # From the last one on, so that the device is waited for once.
+        for count, half in reversed(self._halves.items()):
+            # Recorded inside a graph capture, or on streams of different devices.
             with contextlib.suppress(RuntimeError):
+                half.synchronize()
                 times.append(self._pool[count - 1].elapsed_time(half))
         return median(times) if times else None
 
