@@ -77,8 +77,13 @@ def _meet(folder: str, *, rank: int, plan: Plan, store: Store) -> None:
 
 def compares_devices(plan: Plan) -> bool:
     """Return whether ranks compare their devices' times up to the backward pass: not all are traced."""
+    return _chosen_by_time(plan) and torch_private.device_kind() != "cpu"
+
+
+def _chosen_by_time(plan: Plan) -> bool:
+    """Return whether ranks have to compare times to know which of them are traced."""
     _, count = torch_private.world()
-    return count > ALL_TRACED and not plan.ranks and torch_private.device_kind() != "cpu"
+    return count > ALL_TRACED and not plan.ranks
 
 
 def traced_here(
@@ -94,7 +99,7 @@ def traced_here(
     """
     rank, count = torch_private.world()
     by_place = is_traced(plan.ranks, rank=rank, size=count, task=this_task())
-    if plan.ranks or count <= ALL_TRACED:
+    if not _chosen_by_time(plan):
         return by_place
     # Each of them has to ask, as the others wait for its answer.
     own = gather("own", before_waiting_ms(rows, before_backward_ms), kind=float)

@@ -141,8 +141,9 @@ def asked_waits(trace: Trace, program: Program) -> NDArray[np.bool_]:
     """Return which events wait for all of the device because the script asks for it, (n,): in no operator."""
     out = np.zeros(len(program.kind), dtype=bool)
     waits = np.flatnonzero(program.kind == EventKind.SYNC)
-    rows = program.row[waits]
-    out[waits] = trace.named(DEVICE_WAIT, rows) & ~trace.inside(rows, trace.rows(Kind.OP))
+    waits = waits[trace.named(DEVICE_WAIT, program.row[waits])]
+    if len(waits):
+        out[waits] = ~trace.inside(program.row[waits], trace.rows(Kind.OP))
     return out
 
 

@@ -41,9 +41,11 @@ def narrow_kernels(trace: Trace, program: Program, asked: Asked | None) -> Narro
     share = np.where(filled == NONE, 1.0, np.maximum(filled, 1) / FULL)
     duration = program.duration
     narrow = (share < 1.0) & np.isin(program.part, _OF_WORK) & (share * duration > program.latency)
+    if not narrow.any():
+        return None
     ops = trace.rows(Kind.OP)
     ops = ops[~trace.named(NODE, ops)]
-    if not narrow.any() or not len(ops):
+    if not len(ops):
         return None
     launched = program.row[program.event[narrow]]
     around = trace.ranges(ops).innermost(trace.ts_ns[launched], trace.tid[launched])

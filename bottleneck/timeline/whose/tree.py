@@ -438,8 +438,10 @@ def _leave_calls(
     """
     found = False
     for sample, path in zip(samples, paths, strict=True):
+        if sample.role != "input":
+            continue
         first = next((branch for branch in _along(root, path)[1:] if branch.is_mostly("input")), None)
-        if sample.role == "input" and first is not None and first.frame is not None and first.frame.discards:
+        if first is not None and first.frame is not None and first.frame.discards:
             sample.role, found = "extra", True
     return found
 
