@@ -27,6 +27,7 @@ __all__ = [
     "disturbed_ms",
     "excess_ms",
     "in_single_steps",
+    "parts_ms",
     "site_of",
 ]
 
@@ -66,14 +67,24 @@ def among_peers(late: Sequence[RankSummary], peers: Sequence[RankSummary]) -> Am
 
 def excess_ms(summaries: Sequence[RankSummary], sent: Sequence[object]) -> list[dict[LateCause, float]]:
     """Return for each rank how much more it does of each cause in an ordinary step than its peers."""
-    causes = _known(summaries)
-    typical = np.asarray(
-        [[np.median(s.own_work_ms.get(cause) or [0.0]) for cause in causes] for s in summaries]
-    )
-    if not causes:
-        return [{} for _ in summaries]
+    causes, typical = _typical(summaries)
     more = lateness_among(typical, sent)
     return [{cause: round(float(ms), 3) for cause, ms in zip(causes, row, strict=True)} for row in more]
+
+
+def parts_ms(summaries: Sequence[RankSummary], sent: Sequence[object]) -> NDArray[np.float64]:
+    """Return what each rank does of each cause in an ordinary step, (causes, n) ms; hidden work left out."""
+    causes, typical = _typical(summaries)
+    shown = np.array([[_exposed(s, cause) for cause in causes] for s in summaries]).reshape(typical.shape)
+    usual = typical - lateness_among(typical, sent)
+    return np.asarray(np.minimum(typical, usual + shown).T)
+
+
+def _typical(summaries: Sequence[RankSummary]) -> tuple[list[LateCause], NDArray[np.float64]]:
+    """Return the causes that are known, and each rank's work for them in an ordinary step, (n, causes)."""
+    causes = _known(summaries)
+    work = [[np.median(s.own_work_ms.get(cause) or [0.0]) for cause in causes] for s in summaries]
+    return causes, np.array(work, dtype=np.float64).reshape(len(summaries), len(causes))
 
 
 def disturbed_ms(

@@ -22,7 +22,16 @@ from ..model.finding import NEGLIGIBLE_SHARE
 from ..timeline.steps.kinds import as_timed
 from .account import Account, account_of
 from .buckets import bucket_answer, bucket_sizes
-from .causes import among_peers, cause_of, device_taken_ms, disturbed_ms, excess_ms, in_single_steps, site_of
+from .causes import (
+    among_peers,
+    cause_of,
+    device_taken_ms,
+    disturbed_ms,
+    excess_ms,
+    in_single_steps,
+    parts_ms,
+    site_of,
+)
 from .clock import Clock, align
 from .joint import JointProgram, host_program, joint_program
 from .match import Lane, Matched, match
@@ -223,6 +232,7 @@ def _late(
         groups=groups,
         numbers=[s.rank for s in summaries],
         whole=min(len(s.recorded_ms) for s in summaries),
+        parts_ms=parts_ms(summaries, sent),
     )
     real = tuple(late for late in found.late if not _of_the_profiler(late, summaries))
     if real == found.late:

@@ -39,6 +39,8 @@ _FEW = 16
 """Up to so many peers a rank's own value is left out of their median, which it would move."""
 _OF_A_GROUP = 0.75
 """Share of a group's ranks that are late, and of the late ranks that are in it, for the group to be late."""
+_EXPLAINS = 0.5
+"""Of a rank's lateness: what one part of its work is longer by."""
 _BESIDE = 0.5
 """Of the latest rank of a step: who is less late than that is not told."""
 _BLOCKS = (4, 8, 16, 32, 64)
@@ -94,6 +96,7 @@ def find_late(
     groups: Sequence[tuple[str, Sequence[int]]],
     numbers: Sequence[int],
     whole: int,
+    parts_ms: Floats | None = None,
 ) -> Found:
     """Find the late ranks.
 
@@ -106,11 +109,14 @@ def find_late(
         numbers: the ranks' own numbers.
         whole: how many of the last steps all ranks have recorded from their begin. In the one before, some
             wait for those that begin to record later.
+        parts_ms: (parts, n) what the work consists of, in an ordinary step: ranks whose sums differ may agree
+            in the part that makes one of them late.
     """
     lateness = lateness_among(work_ms, sent)
     typical = np.median(lateness, axis=1)
     least = worth * step_ms
-    persistent = _persistent(work_ms, lateness, sent, least=least) & (typical >= least)
+    parts = np.empty((0, len(work_ms))) if parts_ms is None else parts_ms
+    persistent = _persistent(work_ms, lateness, sent, parts, least=least) & (typical >= least)
     rest = lateness - typical[:, None]
     punctual = work_ms - np.where(persistent, typical, 0.0)[:, None]
     wandering, cells = _wandering(punctual, rest, persistent, least=least, whole=whole)
@@ -188,7 +194,7 @@ def _peers(sent: Sequence[object]) -> Iterator[NDArray[np.intp]]:
 
 
 def _persistent(
-    work_ms: Floats, lateness: Floats, sent: Sequence[object], *, least: float
+    work_ms: Floats, lateness: Floats, sent: Sequence[object], parts_ms: Floats, *, least: float
 ) -> NDArray[np.bool_]:
     """Return which ranks are late in an ordinary step beyond chance."""
     n, steps = lateness.shape
@@ -205,13 +211,29 @@ def _persistent(
             if len(others) > 2:
                 # How they differ without this one, which may be far from them.
                 beside = work_ms[others] - np.median(work_ms[others], axis=0)
-                limits.append(_beyond(np.median(beside, axis=1), chance, usual=least / 2.0))
+                limit = _beyond(np.median(beside, axis=1), chance, usual=least / 2.0)
+                by_part = _is_late_by_part(parts_ms, lane, others, typical[lane], least=least, chance=chance)
+                limits.append(0.0 if by_part else limit)
             if steps > 1:
                 noise, freedom = _noise(rest)
                 limits.append(_MEDIAN_ERROR * noise / math.sqrt(steps) * student_tail(chance, freedom))
             concerned = peers if lane < 0 else np.asarray([lane])
             out[concerned] = typical[concerned] > max(limits)
     return out
+
+
+def _is_late_by_part(
+    parts_ms: Floats, lane: int, others: NDArray[np.intp], late_ms: float, *, least: float, chance: float
+) -> bool:
+    """Tell whether one part of a rank's work, beyond how the others differ in it, explains its lateness."""
+    for part in parts_ms if lane >= 0 else ():
+        usual = float(np.median(part[others]))
+        more = float(part[lane]) - usual
+        if more >= _EXPLAINS * late_ms and more > _beyond(
+            part[others] - usual, chance / len(parts_ms), usual=least / 2.0
+        ):
+            return True
+    return False
 
 
 def _chance(rest: Floats, sent: Sequence[object], *, least: float) -> Floats:

@@ -11,7 +11,13 @@ from torch_bottleneck.stats.student import student_tail
 STEP_MS = 100.0
 
 
-def found(work: np.ndarray, *, groups: list = [], sent: list | None = None) -> Found:  # noqa: B006
+def found(
+    work: np.ndarray,
+    *,
+    groups: list = [],  # noqa: B006
+    sent: list | None = None,
+    parts: np.ndarray | None = None,
+) -> Found:
     n = len(work)
     return find_late(
         work,
@@ -21,6 +27,7 @@ def found(work: np.ndarray, *, groups: list = [], sent: list | None = None) -> F
         groups=groups,
         numbers=range(n),
         whole=work.shape[1],
+        parts_ms=parts,
     )
 
 
@@ -177,3 +184,19 @@ def test_three_peers_are_enough_to_tell_a_rank_that_takes_two_thirds_longer() ->
     assert (late.lanes, late.kind) == ((3,), "persistent")
     # Ranks that differ by as much among each other are no norm for one that differs a little more.
     assert found(noise(4, 8) + np.array([0.0, 12.0, -12.0, 24.0])[:, None]).late == ()
+
+
+def test_a_rank_that_differs_in_one_part_is_late_though_the_sums_of_its_peers_differ_as_much() -> None:
+    """A grid of FSDP and tensor parallelism on four GPUs, as measured: hosts differ, and one sleeps."""
+    work = noise(4, 8) + np.array([-34.0, -25.0, -20.0, 5.0])[:, None]
+    hosts, sleeps = np.array([44.7, 48.1, 58.1, 46.4]), np.array([2.2, 7.5, 2.0, 32.9])
+    assert found(work).late == ()
+    (late,) = found(work, parts=np.stack([hosts, sleeps])).late
+    assert (late.lanes, late.kind) == ((3,), "persistent")
+    # What differs by less than half of the lateness does not explain it.
+    assert found(work, parts=np.stack([hosts, sleeps / 3.0])).late == ()
+    # Hosts of which the last is slower, as much as they differ, are chance.
+    assert (
+        found(work, parts=np.stack([hosts + np.array([0, 0, 0, 30]), sleeps * np.array([1, 1, 1, 0])])).late
+        == ()
+    )
