@@ -334,11 +334,12 @@ for parameter in encoder.parameters():
     ),
     Fix(
         id="FX326",
-        title="Run the module once, and use its output again",
+        title="Compute once what comes out the same",
         addresses=("BN316",),
-        what_to_change="The same module is called again with the same input and unchanged parameters, or the same"
-        " product is made again. Keep the output of the first call until the next batch or update.",
-        when=seen("forward.repeated_share", ">", 0.0, "a module is called again with the same input"),
+        what_to_change="A module is called again with the same input and unchanged parameters, or functions are"
+        " given the same values. Keep the output of the first call until the next batch or update. What does"
+        " not change from step to step (masks, tables, the norms of a graph) is computed before the loop.",
+        when=seen("forward.repeated_share", ">", 0.0, "the same is computed again"),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.FORWARD_ONCE,
         basis="the calls that repeat others",
@@ -354,6 +355,7 @@ guesses = outputs.detach().argmax(-1)  # was: model(inputs).argmax(-1)""",
         arithmetic=Arithmetic.REORDERED,
         sources=(
             source("https://github.com/Toni-SM/skrl/pull/156", "skrl: one forward pass of shared models"),
+            source("https://github.com/dmlc/dgl/issues/307", "dgl #307: norms of a graph, computed once"),
         ),
     ),
     Fix(

@@ -408,7 +408,7 @@ class Run(_Record, frozen=True, kw_only=True):
 
 
 class RepeatFacts(_Record, frozen=True, kw_only=True):
-    """Calls of modules, where FLOPs were counted: which computed again what they had, which are untrained."""
+    """Calls of modules and functions, where FLOPs were counted: which computed again what they had."""
 
     calls: int
     """Repeated calls."""
@@ -423,6 +423,12 @@ class RepeatFacts(_Record, frozen=True, kw_only=True):
     fed_share: float | None = None
     """Of the time in modules of whose parameters none needs a gradient: in those that run with gradients on
     and are given tensors which need one. None where no such module was called."""
+    steady: str = ""
+    """The function that most of the time is in of those that compute in each step what does not change."""
+    steady_share: float = 0.0
+    """Of the time in modules: in such calls."""
+    ungraded_share: float = 0.0
+    """Of the time of functions that record nothing for backward: in calls that compute what is known."""
 
 
 class UnreadGradients(_Record, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ SETS_FOR_ITSELF = {
     "process/runner.py": "argv and excepthook, as python itself sets them for a script",
     "process/stopping.py": "the thread's excepthook, once the process is being left",
     "windows/memory_window.py": "showwarning, which warnings.catch_warnings puts back",
-    "facts/loader_worker.py": "a worker process of a loader, for as long as it lives",
+    "loading/worker.py": "a worker process of a loader, for as long as it lives",
     "process/isolation.py": "dont_write_bytecode, in a copy of the process that ends with it",
 }
 """Modules that set attributes of what they import, and why."""

@@ -438,29 +438,35 @@ class OutputsNobodyCounts(Analyzer):
 
 
 class ForwardRepeated(Analyzer):
-    """A module or a product computes again what it has computed in the same step.
+    """A module or a function computes again what is known from this step, or from another one.
 
     What it means
-        Two parts of the script need the same output, and each calls the module for it: for the policy
-        and the value of one network, for the loss and a metric, in each layer for the same positions.
+        Two parts of the script need the same output, and each computes it: for the policy and the value
+        of one network, for the loss and a metric, in each layer for the same positions or links. Or
+        each step computes what no step changes: masks, tables, the norms of a graph.
 
     How it is measured
-        The calls of all modules, and of matrix products and convolutions inside them, in the steps in
-        which FLOPs are counted. A call repeats another one if its inputs and parameters are the same
-        tensors, unchanged since, and neither drew random numbers. Not in compiled code.
+        The calls of all modules, and of torch's functions inside them, in the steps in which FLOPs are
+        counted. A module repeats itself if its inputs and parameters are the same tensors, unchanged
+        since, and neither call drew random numbers; a function if it is given values that were computed
+        by the same functions from the same tensors, and if the same comes out. From another step only
+        what no gradient is recorded for. Not in compiled code.
 
     What it costs you
         The time in such calls over that in all calls of modules, and the same share of the backward
         where they are recorded for it. A trial hands out the output of the first call again.
 
     What it is not
-        Not the recomputation of checkpoints, and not a second view of a batch: its values differ.
+        Not the recomputation of checkpoints, and not a second view of a batch: its values differ. A
+        script that trains on one batch again and again (a benchmark) computes more of it anew than one
+        with data.
 
     What to do
-        Call the module once, keep the output, and use it in both places until the next batch or update.
+        Compute it once, keep the output, and use it in both places until the next batch or update. What
+        does not change at all can be computed before the loop.
 
     Source
-        Toni-SM/skrl pull request 156 (shared models).
+        Toni-SM/skrl pull request 156 (shared models); dmlc/dgl issue 307 (norms of a graph).
     """
 
     code = "BN316"
@@ -471,13 +477,19 @@ class ForwardRepeated(Analyzer):
         answer = facts.ask(WhatIf.FORWARD_ONCE)
         if repeats is None or answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
             return
+        told = f"{repeats.module} computes again what it has computed in this step"
+        if repeats.steady_share > repeats.share:
+            told = f"{repeats.steady} computes in each step what does not change"
+        shares = ((repeats.share, "in this step"), (repeats.steady_share, "in an earlier one"))
         yield self.finding(
             facts,
-            f"{repeats.module} computes again what it has computed in this step: {ms(answer.saves_ms)}",
+            f"{told}: {ms(answer.saves_ms)}",
             answer=answer,
             evidence=[
-                Evidence(text=f"{percent(repeats.share)} of the time in modules", source="calls of modules")
+                Evidence(text=f"{percent(share)} of the time in modules: known {where}", source="their calls")
+                for share, where in shares
+                if share > 0
             ],
-            sites=[item.site for item in repeats.sites],
+            sites=[item.site for item in sorted(repeats.sites, key=lambda item: -(item.total_ms or 0.0))],
             not_this="Buffers, as the statistics of a normalisation, are not compared.",
         )

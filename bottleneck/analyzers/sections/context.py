@@ -220,7 +220,7 @@ def _calls(run: Run) -> dict[str, JsonValue]:
     if calls is None:
         return {}
     fed = {} if calls.fed_share is None else {"ungraded.fed_share": calls.fed_share}
-    return {"forward.repeated_share": calls.share, **fed}
+    return {"forward.repeated_share": calls.share + calls.steady_share, **fed}
 
 
 def _copied(run: Run, known: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

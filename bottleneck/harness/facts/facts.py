@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ...runs.store import Store
+    from ..loading.watch import LoaderWatch
     from ..windows.capture import Capture
     from ..windows.tracker import Tracker
     from .compiler import CompileWatch
     from .learned import Learned
-    from .loader import LoaderWatch
     from .own_cost import OwnCost
 
 

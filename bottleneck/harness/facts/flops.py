@@ -64,7 +64,7 @@ class FlopStep:
         return True
 
     def cut(self, store: Store, *, step: int, most: int) -> bool:
-        """A step has ended: count it, and record the next one where the steps differ or only one is known.
+        """A step has ended: count it, and record the next one where the steps differ or too few are known.
 
         Returns whether another step is recorded.
         """
@@ -76,7 +76,7 @@ class FlopStep:
                 store.update(graph=self._graph.end())
                 # It compares times, which noting stacks would change.
                 self._repeats.begin()
-            if len(counted) < most and (len(counted) == 1 or len(set(counted)) > 1):
+            if len(counted) < most and (self._repeats.steps < 2 or len(set(counted)) > 1):
                 self.start()
                 return True
             self._store_mean(store)

@@ -1,10 +1,11 @@
-"""Which calls of modules, and products inside them, compute again what was computed before in the same step.
+"""Which calls of modules, and of functions inside them, compute again what was computed before.
 
 In: the calls of modules while FLOPs are counted, when nothing is timed. Out: `RepeatFacts` for run.json. A
-call repeats another one of the same module if its inputs and its parameters are the same tensors, unchanged
-since, and neither drew random numbers; so does a product. Beside it: whether modules that are not trained
-stand behind others that are. Nothing is looked at where dynamo has compiled anything, nor inside a backward,
-where checkpoints recompute on purpose.
+call repeats another one of the same module in its step if its inputs and its parameters are the same tensors,
+unchanged since, and neither drew random numbers; a call of one of torch's functions if it is given the same
+values, and the same comes out (`values`). What no gradient is recorded for may come out the same in each
+step, too. Beside it: whether modules that are not trained stand behind others that are. Nothing is looked at
+where dynamo has compiled anything, nor inside a backward, where checkpoints recompute on purpose.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Any, Final
@@ -25,18 +26,12 @@ from ...model.run import RepeatFacts, SiteTime, SourceSite
 from .. import torch_private
 from ..events.replacing import Replacements
 from ..lines.sites import user_site
+from .values import Functions, Values, autocast_type, digest, tensors_of
 
 _PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
 _OTHER: Final = object()
-_LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
-_PRODUCTS = ("matmul", "mm", "bmm")
-
-
-def products() -> Iterator[tuple[Any, str]]:
-    """Yield where the functions stand, and their names, that take most of the time of most models."""
-    yield from ((torch.nn.functional, name) for name in _LAYERS)
-    yield from ((torch, name) for name in (*_PRODUCTS, "einsum"))
-    yield from ((torch.Tensor, name) for name in (*_PRODUCTS, "__matmul__"))
+_MOST_FUNCTIONS = 20_000
+"""Calls of them that are looked at: each takes about 0.1 ms."""
 
 
 def state_of(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -60,7 +55,7 @@ def _flat(value: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a call of a module, or of a function, depends on, as far as can be seen."""
+    """What a call of a module depends on, as far as can be seen."""
 
     key: tuple[Any, ...]
     inputs: tuple[Any, ...]
@@ -86,17 +81,14 @@ class Signature:
 
 
 def signature_of(
-    called: Callable[..., Any],
+    module: torch.nn.Module,
     args: Any,
     kwargs: Any,
     parameters: Iterable[torch.Tensor] | None = None,
-    *,
-    trains: bool = True,
 ) -> Signature | None:
     """Return it, or None where an argument may hide a state of its own.
 
-    `parameters` are a module's, where they are known: looking for them takes longer than all else. `trains`
-    is the mode of the module around a function.
+    `parameters` are the module's, where they are known: looking for them takes longer than all else.
     """
     flat = list(_flat((args, kwargs)))
     if any(each is _OTHER for each in flat):
@@ -106,21 +98,13 @@ def signature_of(
         states = tuple(state_of(each) for each in inputs)
     except RuntimeError:  # without an address: fake ones, and those inside vmap
         return None
-    own: Iterable[torch.Tensor] = ()
-    if isinstance(called, torch.nn.Module):
-        own, trains = called.parameters() if parameters is None else parameters, called.training
+    own = module.parameters() if parameters is None else parameters
     versions = tuple((id(p), p._version) for p in own)
     others = tuple(torch.Tensor if isinstance(each, torch.Tensor) else each for each in flat)
     return Signature(
-        key=(id(called), (trains, _autocast()), versions, others, states),
+        key=(id(module), (module.training, autocast_type()), versions, others, states),
         inputs=tuple(map(weakref.ref, inputs)),
     )
-
-
-def _autocast() -> torch.dtype | None:
-    """Return the type that autocast computes in here; None where it is off."""
-    kind = torch_private.device_kind()
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
 
 def is_untrained(module: torch.nn.Module) -> bool:
@@ -169,7 +153,7 @@ class _Call:
     untrained: bool
     """None of the module's parameters needs a gradient."""
     trains: bool
-    """The mode of the module, or of the one around a product."""
+    """The mode of the module, or of the one around a function."""
     within: list[_Repeat] = field(default_factory=list)
     """Repeated calls inside it."""
 
@@ -182,6 +166,21 @@ class _Repeat:
     site: SourceSite | None
     alike_ns: list[int]
     """Of all calls with this input, the first included."""
+    steady: bool = False
+    """It is another step that has computed the same."""
+    later: bool = False
+    """In a step behind the first one."""
+
+
+@dataclass(slots=True)
+class _Computed:
+    """A call of a function."""
+
+    step: int
+    graded: bool
+    """Its output could stand for one that needs gradients."""
+    digest: Hashable
+    alike_ns: list[int]
 
 
 def _as_usual(repeats: Sequence[_Repeat]) -> Counter[bool]:
@@ -211,21 +210,28 @@ class RepeatWatch:
         self._repeats: list[_Repeat] = []
         self._looked_ns = 0
         """Looking at the calls inside a call is no time of its own."""
+        self._mode = Functions(self._see)
+        self._inside = self._looking = False
+        """Inside an outermost module; busy with looking."""
+        self._values = Values()
+        self._computed: dict[Hashable, _Computed] = {}
+        self._functions = self._ungraded_ns = self._later_ns = 0
+        self.steps = 0
+        """That have ended since the begin. What is steady shows from the second one on."""
 
     def begin(self) -> None:
         """Look at calls from now on."""
         if not self._on and not torch_private.dynamo_counter("stats", "unique_graphs"):
-            self._on, self._thread = True, threading.get_ident()
+            self._on, self._thread, self.steps = True, threading.get_ident(), 0
             self._replaced.hook(torch_private.ModuleHooks(self._before, self._after))
             self._replaced.put(torch.autograd, "backward", self._make_backward)
-            for owner, name in products():
-                # Dynamo would end its graph where it skips one.
-                self._replaced.put(owner, name, self._make_product, skipped=False)
+            self._replaced.put(torch.nn.Module, "__call__", self._make_call)
 
     def step(self) -> None:
         """Another step begins: what the last one computed is gone."""
         self._seen.clear()
         self._stack.clear()
+        self.steps += 1
 
     def end(self) -> RepeatFacts | None:
         """Look no more; None where no module was called."""
@@ -233,53 +239,74 @@ class RepeatWatch:
         whole, self._on = self._on, False
         self._seen.clear()
         self._stack.clear()
+        self._values, self._computed = Values(), {}
         if not (whole and self._total_ns):
             return None
         longer_ns = _as_usual(self._repeats)
-        lines: Counter[SourceSite] = Counter()
-        for each in self._repeats:
-            if each.site is not None:
-                lines[each.site] += each.ns
-        calls = Counter(each.site for each in self._repeats)
-        names: Counter[str] = Counter()
-        for each in self._repeats:
-            names[each.name] += each.ns
+        again = [each for each in self._repeats if not each.steady]
+        steady = [each for each in self._repeats if each.steady]
+        bare = [each for each in self._repeats if each.later and not each.graded]
         return RepeatFacts(
-            calls=len(self._repeats),
-            module=names.most_common(1)[0][0] if names else "",
-            share=sum(each.ns for each in self._repeats) / (self._total_ns - sum(longer_ns.values())),
-            graded_share=sum(each.ns for each in self._repeats if each.graded)
+            calls=len(again),
+            module=_most(again),
+            share=_ns(again) / (self._total_ns - sum(longer_ns.values())),
+            graded_share=_ns(each for each in again if each.graded)
             / max(1, self._graded_ns - longer_ns[True]),
-            sites=[
-                SiteTime(site=site, phase="repeated", count=calls[site], total_ms=ns / 1e6)
-                for site, ns in lines.most_common()
-            ],
+            sites=[*_sites(again, "repeated"), *_sites(steady, "steady")],
             fed_share=self._fed_ns / self._untrained_ns if self._untrained_ns else None,
+            steady=_most(steady),
+            steady_share=_ns(steady) / max(1, self._later_ns),
+            ungraded_share=min(1.0, _ns(bare) / max(1, self._ungraded_ns)),
         )
 
     def _looks(self) -> bool:
-        return self._on and threading.get_ident() == self._thread and not torch_private.in_backward()
+        mine = self._on and not self._looking and threading.get_ident() == self._thread
+        return mine and not torch_private.in_backward()
 
     def _make_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
             # What was recorded is freed by it.
             self._seen = {key: (signature, False, ns) for key, (signature, _, ns) in self._seen.items()}
+            for computed in self._computed.values():
+                computed.graded = False
             return original(*args, **kwargs)
 
         return backward
 
-    def _make_product(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def product(*args: Any, **kwargs: Any) -> Any:
-            # Outside of modules nothing is timed that its part could be of.
-            if torch.compiler.is_compiling() or not (self._stack and self._looks()):
-                return original(*args, **kwargs)
-            depth = _depth()
-            self._begun(depth)
-            output = original(*args, **kwargs)
-            self._over(depth, original, *given(args, kwargs))
-            return output
+    def _make_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - stands in for it
+            if self._inside or not self._looks() or torch.compiler.is_compiling():
+                return original(module, *args, **kwargs)
+            self._inside = True
+            try:
+                with self._mode:
+                    return original(module, *args, **kwargs)
+            finally:
+                self._inside = False
 
-        return product
+        return __call__
+
+    def _see(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call a function, and look at what it computes."""
+        # Outside of modules nothing is timed that its part could be of.
+        if not (self._stack and self._looks()) or torch.compiler.is_compiling():
+            return function(*args, **kwargs)
+        self._functions += 1
+        if self._functions > _MOST_FUNCTIONS:
+            return function(*args, **kwargs)
+        depth, key = _depth(), self._values.call(function, *given(args, kwargs))
+        self._begun(depth)
+        output = function(*args, **kwargs)
+
+        def note(call: _Call, ns: int) -> list[_Repeat]:
+            known = key is not None and random_state() == call.random
+            if known:
+                self._values.returned(key, output, args, kwargs)
+            name = getattr(function, "__name__", "").strip("_")
+            return self._note_function(name, ns, (call.trains, key) if known else None, output)
+
+        self._over(depth, note)
+        return output
 
     def _before(self, module: torch.nn.Module, _args: Any) -> None:
         if self._looks():
@@ -287,6 +314,7 @@ class RepeatWatch:
 
     def _begun(self, depth: int, module: torch.nn.Module | None = None) -> None:
         self._drop_failed(depth)
+        self._looking = True
         try:
             _wait_for_device()
             since_ns = perf_counter_ns()
@@ -297,6 +325,8 @@ class RepeatWatch:
             self._stack.append(_Call(depth, random, start_ns, self._looked_ns, untrained, trains))
         except Exception:  # a stream that is being captured may not be waited for
             self._on = False
+        finally:
+            self._looking = False
 
     def _drop_failed(self, depth: int) -> None:
         """Forget calls that have raised an error: whoever runs at this depth now is not inside them."""
@@ -305,43 +335,89 @@ class RepeatWatch:
 
     def _after(self, module: torch.nn.Module, args: Any, kwargs: Any, _output: Any) -> None:
         if self._looks():
-            self._over(_depth(), module, args, kwargs)
+            self._over(_depth(), lambda call, ns: self._note_module(call, ns, module, args, kwargs))
 
-    def _over(self, depth: int, called: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    def _over(self, depth: int, note: Callable[[_Call, int], list[_Repeat]]) -> None:
+        """A call has ended: let `note` tell which repeated calls it stands for."""
         self._drop_failed(depth + 1)
-        if self._stack:
-            try:
-                self._ended(called, args, kwargs)
-            except Exception:
-                self._on = False
+        if not self._stack:
+            return
+        self._looking = True
+        try:
+            _wait_for_device()
+            call, end_ns = self._stack.pop(), perf_counter_ns()
+            ns = end_ns - call.start_ns - (self._looked_ns - call.looked_ns)
+            found = note(call, ns)
+            if self._stack:
+                self._stack[-1].within += found
+            else:
+                self._total_ns += ns
+                self._graded_ns += ns if torch.is_grad_enabled() else 0
+                self._later_ns += ns if self.steps else 0
+                self._repeats += found
+            self._looked_ns += perf_counter_ns() - end_ns
+        except Exception:
+            self._on = False
+        finally:
+            self._looking = False
 
-    def _ended(self, called: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        _wait_for_device()
-        call, end_ns = self._stack.pop(), perf_counter_ns()
-        ns = end_ns - call.start_ns - (self._looked_ns - call.looked_ns)
-        self._note(call, ns, called, args, kwargs)
-        self._looked_ns += perf_counter_ns() - end_ns
-
-    def _note(self, call: _Call, ns: int, called: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        found, graded = call.within, torch.is_grad_enabled()
+    def _note_module(
+        self, call: _Call, ns: int, module: torch.nn.Module, args: Any, kwargs: Any
+    ) -> list[_Repeat]:
+        graded = torch.is_grad_enabled()
         if call.untrained and not (self._stack and self._stack[-1].untrained):
             self._untrained_ns += ns
-            given = [each for each in _flat((args, kwargs)) if isinstance(each, torch.Tensor)]
-            self._fed_ns += ns if graded and any(each.requires_grad for each in given) else 0
-        signature = None
-        if random_state() == call.random:
-            signature = signature_of(called, args, kwargs, trains=call.trains)
-        if signature is not None:
-            before = self._seen.get(signature.key)
-            if before is not None and before[0].is_alive and before[1] >= graded:
-                before[2].append(ns)
-                name = getattr(called, "__name__", type(called).__name__).strip("_")
-                found = [_Repeat(name, ns, graded, user_site(), before[2])]
-            else:
-                self._seen[signature.key] = signature, graded, [ns]
-        if self._stack:
-            self._stack[-1].within += found
-        else:
-            self._total_ns += ns
-            self._graded_ns += ns if graded else 0
-            self._repeats += found
+            needed = any(each.requires_grad for each in tensors_of((args, kwargs)))
+            self._fed_ns += ns if graded and needed else 0
+        signature = signature_of(module, args, kwargs) if random_state() == call.random else None
+        if signature is None:
+            return call.within
+        before = self._seen.get(signature.key)
+        if before is not None and before[0].is_alive and before[1] >= graded:
+            before[2].append(ns)
+            return [_Repeat(type(module).__name__, ns, graded, user_site(), before[2], later=self.steps > 0)]
+        self._seen[signature.key] = signature, graded, [ns]
+        return call.within
+
+    def _note_function(self, name: str, ns: int, key: Hashable | None, output: Any) -> list[_Repeat]:
+        graded = torch.is_grad_enabled()
+        bare = not any(each.requires_grad for each in tensors_of(output))
+        self._ungraded_ns += ns if bare and self.steps else 0
+        if key is None:
+            return []
+        before, came_out = self._computed.get(key), digest(output)
+        if before is None or came_out is None or before.digest != came_out:
+            self._computed[key] = _Computed(self.steps, graded, came_out, [ns])
+            return []
+        before.alike_ns.append(ns)
+        steady, before.step = before.step != self.steps, self.steps
+        is_known = bare or (not steady and before.graded >= graded)
+        before.graded = graded if steady or not is_known else before.graded
+        if not is_known:
+            return []
+        site, later = user_site(), self.steps > 0
+        return [_Repeat(name, ns, not bare, site, before.alike_ns, steady, later)]
+
+
+def _ns(repeats: Iterable[_Repeat]) -> int:
+    return sum(each.ns for each in repeats)
+
+
+def _most(repeats: Iterable[_Repeat]) -> str:
+    """Return the name that most of their time is in; empty for none."""
+    names: Counter[str] = Counter()
+    for each in repeats:
+        names[each.name] += each.ns
+    return names.most_common(1)[0][0] if names else ""
+
+
+def _sites(repeats: Iterable[_Repeat], phase: str) -> Iterator[SiteTime]:
+    """Yield the user's lines that lead to them, the most expensive first."""
+    lines: Counter[SourceSite] = Counter()
+    calls: Counter[SourceSite] = Counter()
+    for each in repeats:
+        if each.site is not None:
+            lines[each.site] += each.ns
+            calls[each.site] += 1
+    for site, ns in lines.most_common():
+        yield SiteTime(site=site, phase=phase, count=calls[site], total_ms=ns / 1e6)

@@ -18,8 +18,8 @@ from ...clocks import perf_counter_ns
 from ...runs.store import reason_of
 from ..events.buffer import NOBODY
 from ..events.table import EVALUATION, FETCH, FORWARD, OPTIMIZER_BUILT, SAVE
-from ..facts.batch_facts import size_of, tensors_of
 from ..lines.sites import user_site
+from ..loading.batches import size_of, tensors_of
 from ..torch_private import PHASE_FUNCTIONS
 from ..windows.observer import StepObserver, harmless
 from ..windows.presence import active

@@ -145,7 +145,7 @@ def _user_line(stack: list[Frame]) -> Line | None:
     for frame in stack:
         if not is_library(frame.file):
             return (frame.file, frame.code.co_name, position_of(frame.code, frame.instruction))
-        if frame.code.co_name == "timed_fetch" and frame.file.endswith("loader_worker.py"):
+        if frame.code.co_name == "timed_fetch" and frame.file.endswith("worker.py"):
             return ("", outside or _ROWS, _NOWHERE)
         name = name_of(frame.code, frame.namespace)
         # The outermost that is neither torch's nor Python's own: `isinstance` in a collate is torch's.

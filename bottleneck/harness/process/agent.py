@@ -36,15 +36,15 @@ from ..events.table import (
     ZERO_GRAD,
 )
 from ..events.update_label import UpdateLabel
-from ..facts.batch_facts import size_of, tensors_of
 from ..facts.facts import FactWriter
 from ..facts.learned import Learned
-from ..facts.loader import LoaderWatch
 from ..facts.memory_notes import NoteBook
 from ..facts.out_of_memory import ARTEFACT as FAILURE_ARTEFACT
 from ..facts.out_of_memory import FailureWatch
 from ..facts.own_cost import OwnCost
 from ..lines.sites import user_site
+from ..loading.batches import size_of, tensors_of
+from ..loading.watch import LoaderWatch
 from ..windows.capture import Capture
 from ..windows.meeting import compares_devices, gather
 from ..windows.observer import StepObserver, harmless

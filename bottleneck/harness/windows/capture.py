@@ -371,7 +371,7 @@ class Capture:
 
     def _flops_cut(self, step: int) -> None:
         # Ranks count their steps: whether two of them differ is no matter of one rank.
-        most = self._times.schedule.traced if self._times.alone else 2
+        most = self._times.schedule.traced if self._times.alone else 3
         if not self._flops.cut(self._store, step=step, most=most):
             self._open_stacks()
 

@@ -193,9 +193,10 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
     if facts.repeats is not None:
         again = facts.repeats
         backward = again.graded_share * amounts.first_pass
-        parts = {"forward": again.share, "evaluation": again.share, "backward": backward}
+        share = again.share + again.steady_share
+        parts = {"forward": share, "evaluation": share, "backward": backward}
         gone = np.asarray([parts.get(phase, 0.0) for phase in program.phases])[:, None] * work
-        yield Question(WhatIf.FORWARD_ONCE, Edit(gone=gone), repeats_basis(again.share, backward))
+        yield Question(WhatIf.FORWARD_ONCE, Edit(gone=gone), repeats_basis(share, backward))
     if facts.padding_share > 0:
         of_the_batch = np.asarray([phase not in _WITHOUT_BATCH for phase in program.phases])
         gone = np.zeros_like(work)

@@ -302,6 +302,7 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             optimizer_flavour=flavour,
             optimizer_parameters=tensors,
             capability=_capability(trace, facts.run),
+            bare=_bare(trace, program, facts),
             later=later_work(trace, program) if facts.repeats is not None else None,
             ungraded=_ungraded(trace, program, facts),
             costly=_costly(trace, program, asked, facts.costly),
@@ -327,6 +328,13 @@ def _ungraded(trace: Trace, program: Program, facts: Facts) -> NDArray[np.bool_]
     if facts.frozen_inside:
         out |= trace.inside(program.row[program.event], unrecorded(trace)[1])
     return out
+
+
+def _bare(trace: Trace, program: Program, facts: Facts) -> NDArray[np.bool_] | None:
+    """Return which activities of the forward no backward visits, (m,); None where none repeats another."""
+    if facts.repeats is None or facts.repeats.ungraded_share <= 0:
+        return None
+    return trace.inside(program.row[program.event], unrecorded(trace)[1])
 
 
 def _costly(

@@ -85,11 +85,12 @@ class Edit:
         )
 
 
-def not_launched(program: Program, mask: NDArray[np.bool_]) -> Edit:
-    """Return the edit in which these activities are not launched, nor dispatched on the host."""
+def not_launched(program: Program, mask: NDArray[np.bool_], share: float = 1.0) -> Edit:
+    """Return the edit in which a share of these activities is not launched, nor dispatched on the host."""
     events = np.zeros(len(program.kind), dtype=bool)
     events[program.event[mask]] = True
-    return Edit(duration=np.where(mask, 0.0, 1.0), gone=np.where(events[:, None], program.work, 0.0))
+    gone = np.where(events[:, None], share * program.work, 0.0)
+    return Edit(duration=np.where(mask, 1.0 - share, 1.0), gone=gone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

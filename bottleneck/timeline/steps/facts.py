@@ -225,9 +225,9 @@ class Facts:
 
     @property
     def repeats(self) -> RepeatFacts | None:
-        """Calls of modules that compute again what they had before; None where there are none."""
+        """Calls that compute again what was computed before; None where there are none."""
         repeats = self.run.repeats if self.run is not None else None
-        return repeats if repeats is not None and repeats.calls else None
+        return repeats if repeats is not None and (repeats.calls or repeats.steady) else None
 
     @property
     def casts(self) -> bool:

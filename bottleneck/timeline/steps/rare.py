@@ -341,7 +341,10 @@ def with_rare(timeline: Timeline, rare: RareWork, *, nodes: Sequence[CodeNode] =
             saves_ms=saves,
             basis=basis if before is None else f"{basis}; {before.basis}",
         )
-    context = {**timeline.context, "host.named_share": host / true_ms, "host.rare": rare.what}
+    context = {**timeline.context, "host.named_share": host / true_ms}
+    if before is None or rare.ms >= before.saves_ms:
+        # Of less, what each step does is to be told.
+        context["host.rare"] = rare.what
     collected = rare.collects_ms / rare.every
     if collected and timeline.usable_what_ifs:
         before = timeline.what_ifs.get(WhatIf.GC_FREE)

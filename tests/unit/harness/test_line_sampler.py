@@ -13,14 +13,14 @@ import torch
 from torch.utils.data import TensorDataset
 from torch.utils.data._utils.collate import default_collate
 
-from torch_bottleneck.harness.facts import loader_worker
 from torch_bottleneck.harness.lines.calls import Position
 from torch_bottleneck.harness.lines.frames import Frame
 from torch_bottleneck.harness.lines.line_sampler import Line, _user_line, as_sites, rows_share
+from torch_bottleneck.harness.loading import worker
 
 TIMED = next(
     code
-    for code in loader_worker.time_fetcher.__code__.co_consts
+    for code in worker.time_fetcher.__code__.co_consts
     if isinstance(code, CodeType) and code.co_name == "timed_fetch"
 )
 TORCHS = "torch.utils.data"
@@ -31,7 +31,7 @@ def frame_of(function: Any, module: str) -> Frame:
     return Frame(code, 0, code.co_firstlineno, {"__name__": module})
 
 
-LOADING = [frame_of(TIMED, "torch_bottleneck.harness.facts.loader_worker")]
+LOADING = [frame_of(TIMED, "torch_bottleneck.harness.loading.worker")]
 FETCHED = [frame_of(TensorDataset.__getitem__, "torch.utils.data.dataset"), *LOADING]
 COLLATED = [frame_of(default_collate, "torch.utils.data._utils.collate"), *LOADING]
 

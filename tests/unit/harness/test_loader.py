@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from torch.utils.data._utils import worker as torch_worker
 from unit.harness.samplers import wait_for_samplers
 
-from torch_bottleneck.harness.facts.batch_facts import BatchBook, tensors_of
-from torch_bottleneck.harness.facts.loader import LoaderWatch
+from torch_bottleneck.harness.loading.batches import BatchBook, tensors_of
+from torch_bottleneck.harness.loading.watch import LoaderWatch
 from torch_bottleneck.model.run import LoaderFacts
 from torch_bottleneck.runs.store import Store
 

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.overrides import _get_current_function_mode_stack as get_function_modes
 from torch.utils.checkpoint import checkpoint
 
 from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.facts import repeats
-from torch_bottleneck.harness.facts.repeats import RepeatWatch, products
+from torch_bottleneck.harness.facts.repeats import RepeatWatch
 from torch_bottleneck.harness.trials.patches import make_patches
 from torch_bottleneck.harness.trials.patches.base import Patch
 from torch_bottleneck.model.run import RepeatFacts
@@ -103,11 +104,93 @@ def test_a_product_in_another_precision_is_another_one() -> None:
     assert seen(step).calls == 0
 
 
-def test_functions_are_put_back() -> None:
-    before = [vars(owner).get(name) for owner, name in products()]
-    seen(lambda: nn.Linear(8, 8)(torch.randn(4, 8)))
-    assert [vars(owner).get(name) for owner, name in products()] == before
-    assert "__matmul__" not in vars(torch.Tensor)
+class Spread(nn.Module):
+    """Makes weights of links, in each call of each layer."""
+
+    def __init__(self, weights: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.inner, self.outer, self.weights = nn.Linear(8, 8), nn.Linear(8, 8), weights
+        self.register_buffer("links", torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in (self.inner, self.outer):
+            x = self.weights(self.links) @ layer(x)
+        return x
+
+
+def _normalised(links: torch.Tensor) -> torch.Tensor:
+    ones = torch.ones(links.shape[1])
+    matrix = torch.sparse_coo_tensor(links, ones, (4, 4), check_invariants=True).coalesce()
+    dense = torch.zeros(4, 4)
+    dense[matrix.indices()[0], matrix.indices()[1]] = matrix.values()
+    return dense / dense.sum(1, keepdim=True)
+
+
+def _steps(model: nn.Module, x: torch.Tensor, between: Callable[[], object] = int) -> RepeatFacts:
+    watch = RepeatWatch()
+    watch.begin()
+    for _ in range(2):
+        model(x).sum().backward()
+        _update(model)
+        between()
+        watch.step()
+    found = watch.end()
+    assert found is not None
+    return found
+
+
+def test_a_value_that_functions_compute_again_is_told_through_what_lies_between() -> None:
+    """Each layer makes it from the same links: no tensor of the second chain is one of the first."""
+    found = seen(lambda: Spread(_normalised)(torch.randn(4, 8)))
+    assert found.calls >= 7, "from the sparse matrix to the quotient"
+    assert {site.site.function for site in found.sites} == {"_normalised"}
+    assert found.steady_share == 0.0, "one step"
+
+
+def test_what_comes_out_the_same_in_each_step_is_told() -> None:
+    found = _steps(Spread(_normalised), torch.randn(4, 8))
+    steady = [site for site in found.sites if site.phase == "steady"]
+    assert {site.site.function for site in steady} == {"_normalised"}
+    assert found.steady, "and a function is named"
+    assert 0.0 < found.steady_share < 0.2, "the first of two layers; the second repeats it"
+    assert found.ungraded_share == 1.0, "all that no gradient is recorded for"
+
+
+def test_what_depends_on_the_batch_on_random_numbers_or_on_what_is_trained_is_no_such() -> None:
+    model = Spread(lambda links: torch.eye(4) + 0.0 * links.sum())
+    assert _steps(nn.Sequential(model), torch.randn(4, 8)).steady_share > 0.0
+    for weights in (
+        lambda links: torch.rand(4, 4) + 0.0 * links.sum(),
+        lambda _: (model.inner.weight.detach()[:4, :4] * 2.0).softmax(0),
+    ):
+        model.weights = weights
+        found = _steps(model, torch.randn(4, 8))
+        assert "softmax" not in found.steady
+        assert found.steady_share < 0.1
+
+
+def test_a_change_that_no_version_counts_is_seen_in_what_comes_out() -> None:
+    def changed() -> None:
+        model.links.data.copy_(model.links.data.roll(1, 1).sort(1).values)
+        model.table.data.mul_(1.5)
+
+    model = Spread(lambda _: model.table.exp())
+    model.register_buffer("table", torch.rand(4, 4))
+    assert _steps(model, torch.randn(4, 8)).steady == "exp"
+    assert _steps(model, torch.randn(4, 8), changed).steady_share == 0.0
+
+
+def test_what_is_replaced_is_put_back() -> None:
+    before, during = nn.Module.__call__, []
+
+    class Asks(nn.Module):
+        def forward(self) -> None:
+            during.extend([nn.Module.__call__ is before, len(get_function_modes())])
+
+    seen(Asks())
+    assert during == [False, 1]
+    assert nn.Module.__call__ is before
+    assert not get_function_modes()
 
 
 class Scripted(nn.Module):
@@ -342,14 +425,11 @@ def once() -> Iterator[Patch]:
 
 def test_a_product_is_handed_out_again_with_its_gradients(once: Patch) -> None:
     model, x = Adapted(lambda x, w: nn.functional.linear(x, w)), torch.randn(4, 8)
-    before = [vars(owner).get(name) for owner, name in products()]
     for _ in range(4):
         model(x).sum().backward()
     assert once.count == 4
     assert model.base.weight.grad is not None
     assert model.base.weight.grad[0].tolist() == pytest.approx((8 * x.sum(0)).tolist(), rel=1e-4)
-    once.uninstall()
-    assert [vars(owner).get(name) for owner, name in products()] != before
 
 
 def test_the_output_of_the_first_call_is_handed_out_again(once: Patch) -> None:
@@ -417,3 +497,35 @@ def test_autograd_grad_frees_no_graph_that_is_handed_out_again(once: Patch) -> N
             parameter.sub_(1.0)
     once.uninstall()
     torch.testing.assert_close(patched, curvature(model, x))
+
+
+def test_values_that_no_step_changes_are_handed_out_in_all_of_them(once: Patch) -> None:
+    model, x = Spread(_normalised), torch.randn(4, 8)
+    control = Spread(_normalised)
+    control.load_state_dict(model.state_dict())
+    for _ in range(3):
+        model(x).sum().backward()
+    known = once.count
+    model(x).sum().backward()
+    assert once.count - known >= 2 * 8, "of both layers, from the sparse matrix to the quotient"
+    model.links.copy_(model.links.flip(1).contiguous())
+    model.links[1, 0] = 1
+    model.zero_grad()
+    out = model(x)
+    out.sum().backward()
+    once.uninstall()
+    control.links.copy_(model.links)
+    assert out.tolist() == control(x).tolist(), "what was changed in between is computed anew"
+
+
+def test_what_was_computed_without_gradients_is_not_handed_out_where_they_are_needed(once: Patch) -> None:
+    model = Adapted(lambda x, w: (x * w[:, 0]).sum(1, keepdim=True))
+    x = torch.randn(4, 8)
+    for _ in range(3):
+        with torch.no_grad():
+            before = model(x)
+        loss = (model(x) - before).square().sum() + model(x).sum()
+        model.zero_grad()
+        loss.backward()
+    assert model.base.weight.grad is not None
+    assert bool(model.base.weight.grad.any())

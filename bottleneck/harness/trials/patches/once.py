@@ -1,7 +1,8 @@
-"""What is made again from the same is handed out again: by modules, by products, by copies of constants.
+"""What is made again from the same is handed out again: by modules, by functions, by copies of constants.
 
-In: calls of modules and of products; copies to the device. Out: the same outputs, computed once between two
-backward passes; the same constants, made once. Which of them repeat themselves shows in the first passes;
+In: calls of modules and of torch's functions; copies to the device. Out: the same outputs, computed once
+between two backward passes, and once at all where no gradient is recorded for them; the same constants, made
+once. Which of them repeat themselves shows in the first passes;
 the others then run as they are.
 """
 
@@ -19,7 +20,8 @@ import torch
 
 from ... import torch_private
 from ...events.hooks import goes_to_device
-from ...facts.repeats import Signature, given, products, random_state, signature_of, state_of
+from ...facts.repeats import Signature, given, random_state, signature_of, state_of
+from ...facts.values import Functions, Values, tensors_of
 from ...lines.sites import is_library
 from .base import Patch, Program
 
@@ -30,24 +32,28 @@ _PASSES_OF_LINES = 4
 _is_compiling = torch.compiler.is_compiling
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Known:
     """A call, and what it returned."""
 
-    signature: Signature
+    place: Hashable
+    """Who called: a module, or a line."""
+    signature: Signature | None
+    """Of a module's."""
     output: Any
-    state: list[tuple[Any, ...]]
+    versions: list[int]
     """Of the output's tensors: what the script changes in place is not handed out."""
     graded: bool
+    """It was recorded for a backward, if it needs one."""
+    is_bare: bool
+    """It needs none."""
+    asked: int
+    """The pass in which it was made, or asked for last."""
 
     @property
     def is_as_returned(self) -> bool:
-        return self.signature.is_alive and [state_of(each) for each in _tensors(self.output)] == self.state
-
-
-def _tensors(output: Any) -> list[torch.Tensor]:
-    """Return the tensors of an output that is one, or a tuple of them."""
-    return [output] if isinstance(output, torch.Tensor) else list(output)
+        alive = self.signature is None or self.signature.is_alive
+        return alive and [each._version for each in tensors_of(self.output)] == self.versions
 
 
 def _is_plain(output: Any) -> bool:
@@ -55,40 +61,37 @@ def _is_plain(output: Any) -> bool:
     return isinstance(output, torch.Tensor) or several
 
 
-def _weight(argument: Any) -> Any:
-    """Return what tells a product from others of its name: its weight, or how large what it is given is."""
-    if not isinstance(argument, torch.Tensor):
-        return None
-    return id(argument) if isinstance(argument, torch.nn.Parameter) else argument.shape
-
-
 class CalledOnce(Patch):
-    """Each module, and each product, computes the same thing once."""
+    """Each module, and each of torch's functions inside them, computes the same thing once."""
 
     fix = "FX326"
     live = True
     settles = 1 + _PASSES
     says = ("{} answered by an earlier one", "call")
-    nothing_to_do = "no module or product outside compiled code was called again with the same input"
+    nothing_to_do = "no module or function outside compiled code computed again what was known"
 
     def install(self) -> None:
-        self._known: defaultdict[Hashable, dict[tuple[Any, ...], _Known]] = defaultdict(dict)
-        """By module or product, and by what a call of it depends on."""
+        self._known: defaultdict[Hashable, dict[Hashable, _Known]] = defaultdict(dict)
+        """By module, those of functions by None; and by what a call depends on."""
         self._parameters: dict[int, tuple[torch.nn.Module, list[torch.nn.Parameter]]] = {}
         """By module, as they were at its first call of this pass; kept with it: no other has its id then."""
         self._repeating: set[Hashable] = set()
         self._passes = self._inside = 0
+        self._values, self._functions = Values(), Functions(self._see)
         self.replaced.put(torch.nn.Module, "__call__", self._make_call)
-        for owner, name in products():
-            self.replaced.put(owner, name, self._make_product)
         self.put_at_backward(self._make_engine)
 
     def uninstall(self) -> None:
         super().uninstall()
-        self._forget()
+        self._known.clear()
+        self._parameters.clear()
 
     def _forget(self) -> None:
-        self._known.clear()
+        """Forget what a backward has freed, and what nobody has asked for since the last one."""
+        for its in self._known.values():
+            for key, known in list(its.items()):
+                if known.signature is not None or not known.is_bare or known.asked < self._passes:
+                    del its[key]
         self._parameters.clear()
 
     def _make_engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,7 +108,7 @@ class CalledOnce(Patch):
         return run_backward
 
     def _make_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - stands in for it
+        def call(module: Any, args: Any, kwargs: Any) -> Any:
             self._inside += 1
             try:
                 if not self._looks_at(id(module)):
@@ -113,56 +116,103 @@ class CalledOnce(Patch):
                 if id(module) not in self._parameters:
                     self._parameters[id(module)] = module, list(module.parameters())
                 signature = signature_of(module, args, kwargs, self._parameters[id(module)][1])
-                return self._once(id(module), signature, lambda: original(module, *args, **kwargs))
+                key = signature.key if signature is not None else None
+                known = self._answer(id(module), id(module), key)
+                if known is not None:
+                    return known
+                random, graded = random_state(), torch.is_grad_enabled()
+                output = original(module, *args, **kwargs)
+                if signature is not None and _is_plain(output) and random_state() == random:
+                    self._drop_outdated(self._known[id(module)], signature)
+                    self._keep(
+                        id(module), key, output, place=id(module), signature=signature, needed=not graded
+                    )
+                return output
             finally:
                 self._inside -= 1
 
+        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - stands in for it
+            if self._inside or _is_compiling():
+                return call(module, args, kwargs)
+            with self._functions:
+                return call(module, args, kwargs)
+
         return __call__
 
-    def _make_product(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def product(*args: Any, **kwargs: Any) -> Any:
-            if not self._inside:
-                return original(*args, **kwargs)
-            plain, named = given(args, kwargs)
-            which = (id(original), *map(_weight, plain))
-            if not self._looks_at(which):
-                return original(*args, **kwargs)
-            signature = signature_of(original, plain, named)
-            return self._once(which, signature, lambda: original(*args, **kwargs))
-
-        return product
+    def _see(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        caller = sys._getframe(2)
+        which = (caller.f_code, caller.f_lasti, function)
+        if not self._looks_at(which):
+            return function(*args, **kwargs)
+        key = self._values.call(function, *given(args, kwargs))
+        # Without gradients nothing shows which values would need one.
+        key = None if key is None else (torch.is_grad_enabled(), key)
+        known = self._answer(None, which, key)
+        if known is not None:
+            return known
+        states = [each._version for each in tensors_of((args, kwargs))] if key is not None else []
+        random = random_state()
+        output = function(*args, **kwargs)
+        if key is not None and random_state() == random:
+            self._values.returned(key, output, args, kwargs)
+            # What it changes has to be changed each time.
+            if _is_plain(output) and states == [each._version for each in tensors_of((args, kwargs))]:
+                self._keep(None, key, output, place=which, needed=False)
+        return output
 
     def _looks_at(self, which: Hashable) -> bool:
         wanted = self._passes < _PASSES or which in self._repeating
         return wanted and not _is_compiling() and not torch_private.in_backward()
 
-    def _once(self, which: Hashable, signature: Signature | None, compute: Callable[[], Any]) -> Any:
+    def _answer(self, which: int | None, place: Hashable, key: Hashable | None) -> Any:
+        """Return what an earlier call has computed; None where none has, or not what this one needs."""
         graded = torch.is_grad_enabled()
-        known = self._known[which].get(signature.key) if signature is not None else None
-        if known is not None and known.is_as_returned and known.graded >= graded:
-            self._repeating.add(which)
-            self.acted_here()
-            if known.graded == graded:
-                return known.output
-            bare = [each.detach() for each in _tensors(known.output)]
-            return bare[0] if isinstance(known.output, torch.Tensor) else type(known.output)(bare)
-        random = random_state()
-        output = compute()
-        if signature is not None and _is_plain(output) and random_state() == random:
-            state = [state_of(each) for each in _tensors(output)]
-            self._keep(which, _Known(signature, output, state, graded))
-        return output
+        known = self._known[which].get(key) if key is not None else None
+        if known is None or not known.is_as_returned or not (known.is_bare or known.graded >= graded):
+            return None
+        known.asked = self._passes + 1
+        self._repeating |= {place, known.place}
+        self.acted_here()
+        if known.is_bare or known.graded == graded:
+            return known.output
+        bare = [each.detach() for each in tensors_of(known.output)]
+        return bare[0] if isinstance(known.output, torch.Tensor) else type(known.output)(bare)
 
     def _holds_graphs(self) -> bool:
-        return any(known.graded for its in self._known.values() for known in its.values())
+        return any(not known.is_bare for its in self._known.values() for known in its.values())
 
-    def _keep(self, which: Hashable, new: _Known) -> None:
-        """Keep a call, and no others of its module or product that nobody can ask for again."""
-        its = self._known[which]
+    def _keep(
+        self,
+        which: int | None,
+        key: Hashable | None,
+        output: Any,
+        *,
+        place: Hashable,
+        signature: Signature | None = None,
+        needed: bool,
+    ) -> None:
+        """Keep an output; `needed`: with gradients on it may need one, which it does not now."""
+        tensors = list(tensors_of(output))
+        bare = not needed and not any(each.requires_grad for each in tensors)
+        self._known[which][key] = _Known(
+            place=place,
+            signature=signature,
+            output=output,
+            versions=[each._version for each in tensors],
+            graded=torch.is_grad_enabled(),
+            is_bare=bare,
+            asked=self._passes + 1,
+        )
+
+    def _drop_outdated(self, its: dict[Hashable, _Known], new: Signature) -> None:
+        """Drop the calls of a module that nobody can ask for again, and what was made of its parameters."""
         for key, known in list(its.items()):
-            if not known.signature.is_unchanged or known.signature.parameters != new.signature.parameters:
+            old = known.signature
+            if old is not None and (not old.is_unchanged or old.parameters != new.parameters):
                 del its[key]
-        its[new.signature.key] = new
+                made = self._known[None]
+                for each in [each for each, of in made.items() if not of.is_bare]:
+                    del made[each]
 
 
 class ConstantsKept(Patch):

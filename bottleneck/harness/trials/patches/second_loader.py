@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ... import torch_private
 from ...events.replacing import Replacements
-from ...facts.loader_worker import WorkerLoop
+from ...loading.worker import WorkerLoop
 from ..seeded_batches import random_numbers_kept
 from .base import NotSwitchable
 

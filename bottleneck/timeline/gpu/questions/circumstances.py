@@ -34,6 +34,8 @@ class Circumstances:
     """Compute capability, like "9.0"."""
     ungraded: NDArray[np.bool_] | None = None
     """Activities of the model that every step runs without gradients, (m,); None where none does."""
+    bare: NDArray[np.bool_] | None = None
+    """Activities of the forward that no backward visits, (m,); None where none of them repeats another."""
     later: NDArray[np.bool_] | None = None
     """Activities of backwards that do not go with their forward (`recompute.later_work`), (m,)."""
     dropped: NDArray[np.float64] | None = None

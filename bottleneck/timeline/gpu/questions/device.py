@@ -38,15 +38,15 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
     yield from _precision_questions(program, work, known)
     yield from _attention_questions(work, known)
     batch = np.isin(program.part, _ON_BATCH) & ~(work.optimizer | work.zero_grad)
-    if facts.repeats is not None and facts.repeats.graded_share > 0:
-        share = facts.repeats.graded_share
+    again = facts.repeats
+    if again is not None and (again.graded_share > 0 or known.bare is not None):
+        share = again.graded_share
         goes = batch if known.later is None else batch & ~known.later
-        yield Question(
-            WhatIf.FORWARD_ONCE,
-            Edit(work={Work.DISPATCH: 1.0 - share}, duration=np.where(goes, 1.0 - share, 1.0)),
-            repeats_basis(facts.repeats.share, share),
-            bound=True,
-        )
+        once = Edit(work={Work.DISPATCH: 1.0 - share}, duration=np.where(goes, 1.0 - share, 1.0))
+        if known.bare is not None:
+            once = once.and_also(not_launched(program, known.bare, again.ungraded_share))
+        told = repeats_basis(again.share + again.steady_share, share)
+        yield Question(WhatIf.FORWARD_ONCE, once, told, bound=True)
     if facts.padding_share > 0:
         # Attention, fused or not, grows with the square of the length.
         squares = work.attention | work.scores | work.score_products

@@ -16,9 +16,9 @@ from torch.utils.data import IterableDataset
 
 from ...model.run import LoaderFacts, Production, SourceSite
 from ..lines.line_sampler import Line, LineSampler, as_sites, rows_share
-from .batch_facts import BatchBook
-from .loader_starts import Making, starts_of
-from .loader_worker import Batch, Begun
+from .batches import BatchBook
+from .starts import Making, starts_of
+from .worker import Batch, Begun
 
 BATCHES_KEPT = 512
 SITES_KEPT = 16

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ...clocks import perf_counter_ns
 from ...model.run import WorkerStart
 from ..events.replacing import Replacements
-from .loader_worker import Begun
+from .worker import Begun
 
 
 class _Sent(NamedTuple):

@@ -24,9 +24,9 @@ from .. import torch_private
 from ..events.replacing import Replacements
 from ..lines.line_sampler import Line, LineSampler
 from ..lines.sites import user_site
-from .loader_facts import LoaderRecord, are_twins, arguments_of, facts_of, told_by_iterator
-from .loader_starts import Making, Sending
-from .loader_worker import Batch, Begun, WorkerLoop, read_begun, read_lines, read_records, time_fetcher
+from .records import LoaderRecord, are_twins, arguments_of, facts_of, told_by_iterator
+from .starts import Making, Sending
+from .worker import Batch, Begun, WorkerLoop, read_begun, read_lines, read_records, time_fetcher
 
 WAITS_KEPT = 4096
 UNTRACED = ("baseline", "between", "after")

@@ -1,0 +1,151 @@
+"""Numbers for values: what is computed by the same function from the same values has the same number.
+
+In: the calls of torch's functions. Out: what each of them depends on, as compilers know it from the numbering
+of values (Alpern, Wegman and Zadeck, "Detecting equality of variables in programs", 1988), and a digest of
+what came out, which tells where a value has changed in a way that no counter of versions shows.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from .. import torch_private
+
+_PLAIN: Final = (
+    bool, int, float, complex, str, bytes, type(None), type(Ellipsis),
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+_OTHER: Final = object()
+_VALUES: Final = {torch.strided: torch.Tensor.detach, torch.sparse_coo: torch.Tensor._values}
+"""By layout: where the numbers of a tensor are."""
+
+
+def autocast_type() -> torch.dtype | None:
+    """Return the type that autocast computes in here; None where it is off."""
+    kind = torch_private.device_kind()
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a value that is one, or lists, tuples and dicts of them."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from tensors_of(each)
+    elif isinstance(value, dict):
+        yield from tensors_of(list(value.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    of: Callable[[], object]
+    """A weak reference."""
+    version: int
+    number: int
+
+
+class Functions(TorchFunctionMode):
+    """While it is on, torch's functions are called by `see(function, args, kwargs)`; properties are not."""
+
+    def __init__(self, see: Callable[[Callable[..., Any], Any, Any], Any]) -> None:
+        super().__init__()
+        self._see = see
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Call a function, or let it be called."""
+        kwargs = kwargs or {}
+        # Dynamo looks into it while it compiles what is called inside.
+        if torch.compiler.is_compiling() or getattr(func, "__name__", "") == "__get__":
+            return func(*args, **kwargs)
+        return self._see(func, args, kwargs)
+
+
+class Values:
+    """The numbers that are given; tensors keep theirs as long as they exist and are not changed in place."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._tensors: dict[int, _Numbered] = {}
+        """By id."""
+
+    def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Hashable | None:
+        """Return what a call depends on; None where an argument may hide a state of its own."""
+        try:
+            key = (function, autocast_type(), *self._keys((args, kwargs)))
+            hash(key)
+        except (LookupError, RuntimeError, TypeError):  # of inference: without a version
+            return None
+        return key
+
+    def returned(self, key: Hashable, output: Any, args: Any, kwargs: Any) -> None:
+        """Number what a call has computed, and what it has changed in place."""
+        for place, tensor in enumerate(tensors_of(output)):
+            self._give(tensor, (key, place))
+        for place, tensor in enumerate(tensors_of((args, kwargs))):
+            known = self._known(tensor)
+            if known is not None and known.version != tensor._version:
+                self._give(tensor, (key, "changed", place))
+
+    def _known(self, tensor: torch.Tensor) -> _Numbered | None:
+        known = self._tensors.get(id(tensor))
+        return known if known is not None and known.of() is tensor else None
+
+    def _give(self, tensor: torch.Tensor, value: Hashable) -> int:
+        number = self._numbers.setdefault(value, len(self._numbers))
+        self._tensors[id(tensor)] = _Numbered(weakref.ref(tensor), tensor._version, number)
+        return number
+
+    def _keys(self, value: Any) -> Iterator[Hashable]:
+        if isinstance(value, torch.Tensor):
+            if type(value) not in (torch.Tensor, torch.nn.Parameter):
+                raise LookupError
+            yield torch.Tensor
+            yield self._number(value)
+        elif isinstance(value, (list, tuple)):
+            yield type(value)
+            yield len(value)
+            for each in value:
+                yield from self._keys(each)
+        elif isinstance(value, dict):
+            yield from self._keys([*value.keys(), *value.values()])
+        elif isinstance(value, slice):
+            yield from self._keys((slice, value.start, value.stop, value.step))
+        elif isinstance(value, _PLAIN) or value is slice:
+            yield type(value), value
+        else:
+            raise LookupError
+
+    def _number(self, tensor: torch.Tensor) -> int:
+        known = self._known(tensor)
+        if known is not None and known.version == tensor._version:
+            return known.number
+        # Where it comes from is not known: it is like no other.
+        return self._give(tensor, object())
+
+
+def digest(output: Any) -> Hashable | None:
+    """Return what tells the numbers of tensors from others of their shapes; None where it cannot be told."""
+    found: list[Hashable] = []
+    try:
+        with torch.no_grad():
+            for tensor in tensors_of(output):
+                read = _VALUES.get(tensor.layout, torch.Tensor.values)
+                numbers = read(tensor)
+                found.append((tuple(tensor.shape), tensor.dtype))
+                if numbers.is_complex():
+                    numbers = torch.view_as_real(numbers)
+                if numbers.numel():
+                    ends = [numbers[(at,) * numbers.dim()].double() for at in (0, -1)]
+                    found += torch.stack([numbers.sum(dtype=torch.float64), *ends]).tolist()
+    except (RuntimeError, TypeError, NotImplementedError):
+        return None
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""What a DataLoader does: in this process, when its workers start, and inside each of them."""
