@@ -450,6 +450,10 @@ class GraphLines(_Record, frozen=True, kw_only=True):
     """Index into `sites` and `texts`; -1 where no line of the user's is known."""
     inner: list[int] = []
     """The same of the line below it in which a package of models records the node; -1 where there is none."""
+    chain: list[int] = []
+    """Index into `chains`; empty in recordings of before."""
+    chains: list[tuple[int, ...]] = []
+    """The user's lines that were being run, the innermost first: indices into `sites`."""
     names: list[str] = []
     """Like "AddmmBackward0"."""
     sites: list[SourceSite] = []

@@ -34,6 +34,8 @@ _FRAME: Final = re.compile(r'\s*File "(.*)", line (\d+), in (.*)\n\s*(.*)')
 _TORCH_AND_OURS: Final = (str(Path(torch.__file__).parent), str(Path(__file__).resolve().parents[2]))
 _PACKAGES: Final = ("site-packages", "dist-packages")
 _LONGEST = 80
+_MOST_FRAMES = 12
+"""Of the user's, one in the other."""
 
 
 _Line: TypeAlias = tuple[SourceSite, str]
@@ -47,8 +49,9 @@ class GraphWatch:
         """`optimizers` returns those of the script."""
         self._replaced = Replacements()
         self._on = self._ours = False
-        self._nodes: dict[int, tuple[str, _Line | None, _Line | None]] = {}
-        """By sequence number: the node's name, the user's line, and that of a model's package below it."""
+        self._nodes: dict[int, tuple[str, tuple[_Line, ...], _Line | None]] = {}
+        """By sequence number: the node's name, the user's lines that were being run, the innermost first, and
+        that of a model's package below them."""
         self._known: dict[str, tuple[_Line, bool] | None] = {}
         self._gradients: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
@@ -92,19 +95,22 @@ class GraphWatch:
         if not nodes or not (self._notes_lines or dropped or unread or idle):
             return None
         names: dict[str, int] = {}
-        lines: dict[_Line, int] = {}
+        known: dict[_Line, int] = {}
+        chains: dict[tuple[int, ...], int] = {}
 
         def index(line: _Line | None) -> int:
-            return -1 if line is None else lines.setdefault(line, len(lines))
+            return -1 if line is None else known.setdefault(line, len(known))
 
         order = [nodes[number] for number in sorted(nodes)]
         return GraphLines(
             node=[names.setdefault(name, len(names)) for name, *_ in order],
-            line=[index(line) for _, line, _ in order],
+            line=[index(lines[0] if lines else None) for _, lines, _ in order],
             inner=[index(inner) for *_, inner in order],
+            chain=[chains.setdefault(tuple(map(index, lines)), len(chains)) for _, lines, _ in order],
+            chains=list(chains),
             names=list(names),
-            sites=[site for site, _ in lines],
-            texts=[text for _, text in lines],
+            sites=[site for site, _ in known],
+            texts=[text for _, text in known],
             dropped={name: count / gradients[name] for name, count in dropped.items() if count},
             unread=[shares.get(number, 0.0) for number in sorted(nodes)] if unread else [],
             unread_by=unread,
@@ -172,12 +178,16 @@ class GraphWatch:
             return written[code, line]
 
         def frames_of(frame: FrameType | None) -> list[str]:
+            """Return the user's frames, the innermost last, and behind it that of a package below it."""
             inner = ""
-            while frame is not None and is_library(frame.f_code.co_filename):
-                if not inner and _is_of_package(frame.f_code.co_filename):
+            users: list[str] = []
+            while frame is not None and len(users) < _MOST_FRAMES:
+                if not is_library(frame.f_code.co_filename):
+                    users.append(text_of(frame))
+                elif not (users or inner) and _is_of_package(frame.f_code.co_filename):
                     inner = text_of(frame)
                 frame = frame.f_back
-            return [text for text in (text_of(frame) if frame is not None else "", inner) if text]
+            return [*reversed(users), *([inner] if inner else [])]
 
         def format_stack() -> list[str]:
             # An error here would be one of the script's forward.
@@ -209,17 +219,19 @@ class GraphWatch:
 
         return count
 
-    def _lines(self, stack: list[str] | None) -> tuple[_Line | None, _Line | None]:
-        """Return the user's line, and the innermost of another package below it, if there is one."""
+    def _lines(self, stack: list[str] | None) -> tuple[tuple[_Line, ...], _Line | None]:
+        """Return the user's lines, and the innermost of another package below them, if there is one."""
         inner: _Line | None = None
+        users: list[_Line] = []
         for frame in reversed(stack or []):
             if frame not in self._known:
                 self._known[frame] = _read(frame)
             known = self._known[frame]
             if known is not None and known[1]:
-                return known[0], inner
-            inner = inner or (known[0] if known is not None else None)
-        return None, inner
+                users.append(known[0])
+            elif not users:
+                inner = inner or (known[0] if known is not None else None)
+        return tuple(users[:_MOST_FRAMES]), inner
 
 
 @cache

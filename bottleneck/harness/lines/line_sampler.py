@@ -39,8 +39,10 @@ class LineSampler:
     """Samples the thread that calls `begin` and `end`."""
 
     def __init__(self, *, enough: int = ENOUGH) -> None:
-        self.counts: dict[Line, int] = {}
-        """Intervals that were spent at each."""
+        self._first: dict[Line, int] = {}
+        self._later: dict[Line, int] = {}
+        """Intervals that were spent at each line, in the first batch and in all others."""
+        self._batches = 0
         self.taken = 0
         self._enough = enough
         self._producer: int | None = None
@@ -48,9 +50,15 @@ class LineSampler:
         self.wants = enough > 0
         """More samples are to be taken; an attribute, as it is asked for in every batch."""
 
+    @property
+    def counts(self) -> dict[Line, int]:
+        """Intervals that were spent at each line; with the first batch begins what no other does again."""
+        return self._later or self._first
+
     def begin(self) -> None:
         """The calling thread begins to produce a batch."""
         if self.wants:
+            self._batches += 1
             self._producer = threading.get_ident()
             if not self._running:
                 self._running = True
@@ -78,13 +86,14 @@ class LineSampler:
                         continue
                     idle_since = looked
                     line = _user_line(stack)
+                    counts = self._first if self._batches == 1 else self._later
                     self.taken += 1
-                    if self.taken >= self._enough:
+                    if self.taken >= self._enough and counts is self._later:
                         self.wants = False
                     if line is not None:
                         # A call that keeps the interpreter lock is seen once, when it has returned.
                         intervals = max(1, round((looked - before) / INTERVAL_SECONDS))
-                        self.counts[line] = self.counts.get(line, 0) + intervals
+                        counts[line] = counts.get(line, 0) + intervals
         finally:
             self._running = False
 

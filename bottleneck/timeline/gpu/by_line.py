@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.run import GraphLines, SourceSite
+from ...model.run import GraphLines, LoopTime, SourceSite
 from ..lanes.graph_nodes import NO_NODE, idle, nodes_of_graph, wasted
 from ..lanes.program import Program
 from ..lanes.recompute import recorders
@@ -40,6 +40,19 @@ class Asked:
         if not known.any():
             return None
         return self.graph.sites[int(np.bincount(self.line[known], weights=duration[known]).argmax())]
+
+    def events_of(self, program: Program, loop: LoopTime) -> NDArray[np.bool_]:
+        """Return the events that the lines of a loop ask for, (n,)."""
+        site, last, graph = loop.site, loop.last_line, self.graph
+        inside = [each.file == site.file and site.line <= each.line <= last for each in graph.sites]
+        chains = [any(inside[line] for line in chain) for chain in graph.chains]
+        of_node = [chains[chain] for chain in graph.chain] or [
+            line >= 0 and inside[line] for line in graph.line
+        ]
+        out = np.zeros(len(program.kind), dtype=bool)
+        # One more, for NO_LINE.
+        out[program.event[np.array([*of_node, False])[self.place]]] = True
+        return out
 
     def dropped(self) -> NDArray[np.float64] | None:
         """Return the share of each activity that makes gradients nobody needs, (m,); None where none does."""

@@ -279,6 +279,11 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
     if flavour == "unknown" and facts.updates_one_by_one(float(work.optimizer.sum()) / program.steps):
         flavour = "for-loop"
     asked = asked_by(trace, program, facts.graph) if facts.graph is not None else None
+    loop = (
+        loop_of_dispatch(facts.loops, baseline=baseline, true_ms=facts.true_ms)
+        if baseline is not None
+        else None
+    )
     return GpuReader(
         trace=trace,
         steps=steps,
@@ -313,9 +318,8 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             blocked_ns=_launch_calls(trace, program)
             if facts.run is not None and facts.run.launches_block
             else None,
-            loop=loop_of_dispatch(facts.loops, baseline=baseline, true_ms=facts.true_ms)
-            if baseline is not None
-            else None,
+            in_loop=asked.events_of(program, loop.loop) if asked is not None and loop is not None else None,
+            loop=loop,
         ),
     )
 

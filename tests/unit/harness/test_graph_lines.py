@@ -62,6 +62,17 @@ def test_each_node_has_the_line_of_the_user_that_recorded_it() -> None:
     assert (graph.sites[0].function, graph.sites[0].file) == ("forward", __file__)
 
 
+def test_the_lines_that_lead_to_it_are_known_too() -> None:
+    graph = seen(nn.Sequential(Table(), nn.Tanh()), torch.tensor([0, 1, 1]))
+    assert graph is not None
+    chains = {
+        graph.names[node]: [graph.texts[line] for line in graph.chains[chain]]
+        for node, chain in zip(graph.node, graph.chain, strict=True)
+    }
+    assert chains["AddmmBackward0"][:2] == ["return self.out(found)", "model(index).sum().backward()"]
+    assert chains["TanhBackward0"][0] == "model(index).sum().backward()", "no line of its module's own"
+
+
 def test_gradients_are_the_same_and_nothing_is_left_behind() -> None:
     torch.manual_seed(0)
     model, index = Table(), torch.tensor([0, 1, 1])

@@ -460,6 +460,35 @@ def test_the_dear_line_of_the_dataset_is_found(watch: LoaderWatch, workers: int)
     assert sys.getswitchinterval() == switch
 
 
+class Opens(Dataset[torch.Tensor]):
+    """Reads an index before the first row."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows, self.index = rows, False
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        if not self.index:
+            time.sleep(0.4)  # once
+            self.index = True
+        time.sleep(0.02)  # each
+        return torch.zeros(2)
+
+
+@pytest.mark.parametrize(("rows", "dear"), [(4, "# once"), (16, "# each")])
+def test_what_only_the_first_batch_does_is_told_where_there_is_no_other(
+    watch: LoaderWatch, rows: int, dear: str
+) -> None:
+    drain(watch, DataLoader(Opens(rows), 4), window="warm-up")
+    production = only(watch).production
+    assert production is not None
+    source = Path(__file__).read_text().splitlines()
+    assert dear in source[production.sites[0].site.line - 1]
+    assert len(production.sites) == (2 if rows == 4 else 1)
+
+
 class Works(Dataset[torch.Tensor]):
     def __len__(self) -> int:
         return 96

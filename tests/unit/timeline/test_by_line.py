@@ -16,10 +16,12 @@ from recorded.cases import CASES
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.ingest import read_trace
 from torch_bottleneck.model.diagnosis import Diagnosis
-from torch_bottleneck.model.run import GraphLines, Run
+from torch_bottleneck.model.run import GraphLines, LoopTime, Run, SourceSite
 from torch_bottleneck.reporters.rows.code import code_rows
 from torch_bottleneck.timeline.gpu.by_line import NO_LINE, asked_by
+from torch_bottleneck.timeline.gpu.questions.dispatch import _of_loop
 from torch_bottleneck.timeline.lanes.program import Program, build_program
+from torch_bottleneck.timeline.lanes.questions import EAGER
 from torch_bottleneck.timeline.steps.traced import find_steps
 from torch_bottleneck.timeline.trace.table import Trace
 
@@ -85,6 +87,29 @@ def test_nodes_of_which_another_number_was_noted_have_no_line(change: Callable[[
     assert (found.line[mine] == whole.line[mine]).all()
     assert (found.line[~mine] == NO_LINE).all()
     assert (found.node[~mine] == NO_LINE).all()
+
+
+def test_what_a_loop_calls_belongs_to_it_wherever_it_stands() -> None:
+    trace, program, graph = recorded()
+    index, at = graph.names.index("IndexBackward0"), len(graph.sites)
+    site = SourceSite(file="train.py", line=7, function="main")
+    called = msgspec.structs.replace(
+        graph,
+        sites=[*graph.sites, site],
+        chain=[int(node == index) for node in graph.node],
+        chains=[(), (graph.line[graph.node.index(index)], at)],
+    )
+    loop = LoopTime(site=site, last_line=8)
+    asked = asked_by(trace, program, called)
+    events = asked.events_of(program, loop)
+    assert set(np.flatnonzero(events)) == set(program.event[asked.node == index])
+    assert not asked_by(trace, program, graph).events_of(program, loop).any()
+
+    everything = np.ones(len(events), dtype=bool)
+    spent = program.work[:, EAGER].sum(axis=1)
+    share = spent[events].sum() / spent.sum()
+    assert (_of_loop(program, everything, 0.9 * share, events) == events).all()
+    assert (_of_loop(program, everything, 1.1 * share, events) == 1.1 * share).all(), "more than its lines"
 
 
 def test_below_a_line_of_the_users_stand_those_of_a_package_with_their_part(tmp_path: Path) -> None:

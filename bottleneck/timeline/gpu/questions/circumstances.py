@@ -55,5 +55,7 @@ class Circumstances:
     """Takes away that activations are moved to the host and back; None where none are."""
     blocked_ns: NDArray[np.float64] | None = None
     """Of each event, how long its launch took, (n,); None where launches do not wait for their kernels."""
+    in_loop: NDArray[np.bool_] | None = None
+    """Events that the lines of `loop` ask for, (n,); None where lines were not noted."""
     loop: LoopPrice | None = None
     """The Python loop that takes most of the host's time."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....model.codes import Part, WhatIf
 from ....model.words import ms, percent
@@ -147,7 +148,24 @@ def _compiled(
         )
 
 
-def _without_loop(program: Program, work: DeviceWork, shares: LoopShares) -> Edit:
+def _of_loop(
+    program: Program, part: NDArray[np.bool_], sampled: float, asked: NDArray[np.bool_] | None
+) -> NDArray[np.float64]:
+    """Return the share of each event of a part of the step that is a loop's, (n,).
+
+    `asked`: the events that the loop's own lines ask for. Functions that its rounds call stand elsewhere:
+    where samples saw the loop for longer, it is their share of all events.
+    """
+    if asked is not None:
+        spent = program.work[:, EAGER].sum(axis=1)
+        if spent[part & asked].sum() >= sampled * spent[part].sum():
+            return np.where(asked, 1.0, 0.0)
+    return np.full(len(program.kind), sampled)
+
+
+def _without_loop(
+    program: Program, work: DeviceWork, shares: LoopShares, asked: NDArray[np.bool_] | None
+) -> Edit:
     """Take a loop's share out of the dispatch of model or update, or out of all that is launched beside them.
 
     A loop of the loss has its kernels, its waits and its part of the backward to itself. One in the model
@@ -156,22 +174,23 @@ def _without_loop(program: Program, work: DeviceWork, shares: LoopShares) -> Edi
     model = work.reach.model
     others = [Work.OPTIMIZER, Work.ZERO_GRAD, Work.INPUT, Work.ASIDE]
     aside = ~model & (program.work[:, others] == 0.0).all(axis=1)
+    inner = np.where(model, _of_loop(program, model, shares.forward, asked), 0.0)
+    beside = np.where(aside, _of_loop(program, aside, shares.between, asked), 0.0)
     gone = np.zeros_like(program.work)
     for each in (*EAGER, Work.HOST):
-        gone[model, each] = shares.forward * program.work[model, each]
-    for each in (*EAGER, Work.HOST, Work.SYNC):
-        gone[aside, each] = shares.between * program.work[aside, each]
+        gone[:, each] = (inner + beside) * program.work[:, each]
+    gone[:, Work.SYNC] = beside * program.work[:, Work.SYNC]
     # One operator for all matrices computes as much: what an optimizer's kernels do stays.
     gone[:, Work.OPTIMIZER] = np.maximum(
         gone[:, Work.OPTIMIZER], shares.update * program.work[:, Work.OPTIMIZER]
     )
     launched = aside[program.event] & (program.launch_work != Work.OPTIMIZER)
     waits = aside & (program.kind == EventKind.SYNC)
-    inside = np.where(model[program.event], shares.forward, 0.0)
+    inside = inner[program.event]
     left = 1.0 - inside * np.minimum(1.0, program.shortest_ns / np.maximum(program.duration, 1.0))
     return Edit(
         gone=gone,
-        duration=np.where(launched, 1.0 - shares.between, left),
+        duration=np.where(launched, 1.0 - beside[program.event], left),
         spacing=1.0 - inside,
         drop_at=waits if shares.between >= _MOSTLY else None,
     )
@@ -204,7 +223,7 @@ def dispatch_questions(
     if known.loop is not None and (shares := loop_shares(known.loop.loop)) is not None:
         yield Question(
             WhatIf.LOOP_GONE,
-            _without_loop(program, work, shares),
+            _without_loop(program, work, shares, known.in_loop),
             f"replay without the loop's share of what its phase dispatches and waits for "
             f"({known.loop.samples}); one operator for all iterations takes time too",
             bound=True,
