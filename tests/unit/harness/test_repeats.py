@@ -503,11 +503,12 @@ def test_values_that_no_step_changes_are_handed_out_in_all_of_them(once: Patch) 
     model, x = Spread(_normalised), torch.randn(4, 8)
     control = Spread(_normalised)
     control.load_state_dict(model.state_dict())
-    for _ in range(3):
+    counts = []
+    for _ in range(4):
         model(x).sum().backward()
-    known = once.count
-    model(x).sum().backward()
-    assert once.count - known >= 2 * 8, "of both layers, from the sparse matrix to the quotient"
+        counts.append(once.count - sum(counts))
+    assert counts[3] == counts[1], "what is changed in place on the way is made anew, and no reason to stop"
+    assert counts[3] >= 2 * 8, "of both layers, from the sparse matrix to the quotient"
     model.links.copy_(model.links.flip(1).contiguous())
     model.links[1, 0] = 1
     model.zero_grad()

@@ -76,7 +76,10 @@ class CalledOnce(Patch):
         self._parameters: dict[int, tuple[torch.nn.Module, list[torch.nn.Parameter]]] = {}
         """By module, as they were at its first call of this pass; kept with it: no other has its id then."""
         self._repeating: set[Hashable] = set()
+        self._met: dict[Hashable, Hashable] = {}
+        """By what a call depends on: who made it first."""
         self._passes = self._inside = 0
+        self._looking = False
         self._values, self._functions = Values(), Functions(self._see)
         self.replaced.put(torch.nn.Module, "__call__", self._make_call)
         self.put_at_backward(self._make_engine)
@@ -88,6 +91,8 @@ class CalledOnce(Patch):
 
     def _forget(self) -> None:
         """Forget what a backward has freed, and what nobody has asked for since the last one."""
+        if self._passes >= _PASSES:
+            self._met.clear()
         for its in self._known.values():
             for key, known in list(its.items()):
                 if known.signature is not None or not known.is_bare or known.asked < self._passes:
@@ -113,16 +118,14 @@ class CalledOnce(Patch):
             try:
                 if not self._looks_at(id(module)):
                     return original(module, *args, **kwargs)
-                if id(module) not in self._parameters:
-                    self._parameters[id(module)] = module, list(module.parameters())
-                signature = signature_of(module, args, kwargs, self._parameters[id(module)][1])
+                signature = self._signature_of(module, args, kwargs)
                 key = signature.key if signature is not None else None
                 known = self._answer(id(module), id(module), key)
                 if known is not None:
                     return known
-                random, graded = random_state(), torch.is_grad_enabled()
+                random, graded = self._random_state(), torch.is_grad_enabled()
                 output = original(module, *args, **kwargs)
-                if signature is not None and _is_plain(output) and random_state() == random:
+                if signature is not None and _is_plain(output) and self._random_state() == random:
                     self._drop_outdated(self._known[id(module)], signature)
                     self._keep(
                         id(module), key, output, place=id(module), signature=signature, needed=not graded
@@ -142,23 +145,44 @@ class CalledOnce(Patch):
     def _see(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         caller = sys._getframe(2)
         which = (caller.f_code, caller.f_lasti, function)
-        if not self._looks_at(which):
+        if self._looking or not self._looks_at(which):
             return function(*args, **kwargs)
         key = self._values.call(function, *given(args, kwargs))
-        # Without gradients nothing shows which values would need one.
-        key = None if key is None else (torch.is_grad_enabled(), key)
-        known = self._answer(None, which, key)
-        if known is not None:
-            return known
+        if key is not None:
+            # Without gradients nothing shows which values would need one.
+            key = (torch.is_grad_enabled(), key)
+            if self._passes < _PASSES:
+                # Who changes in place what others go on from has to be known, too.
+                self._repeating |= {which, self._met[key]} if key in self._met else set()
+                self._met.setdefault(key, which)
+            known = self._answer(None, which, key)
+            if known is not None:
+                return known
         states = [each._version for each in tensors_of((args, kwargs))] if key is not None else []
-        random = random_state()
+        random = self._random_state()
         output = function(*args, **kwargs)
-        if key is not None and random_state() == random:
+        if key is not None and self._random_state() == random:
             self._values.returned(key, output, args, kwargs)
             # What it changes has to be changed each time.
             if _is_plain(output) and states == [each._version for each in tensors_of((args, kwargs))]:
                 self._keep(None, key, output, place=which, needed=False)
         return output
+
+    def _signature_of(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Signature | None:
+        if id(module) not in self._parameters:
+            self._parameters[id(module)] = module, list(module.parameters())
+        self._looking = True
+        try:
+            return signature_of(module, args, kwargs, self._parameters[id(module)][1])
+        finally:
+            self._looking = False
+
+    def _random_state(self) -> tuple[bytes, ...]:
+        self._looking = True
+        try:
+            return random_state()
+        finally:
+            self._looking = False
 
     def _looks_at(self, which: Hashable) -> bool:
         wanted = self._passes < _PASSES or which in self._repeating
