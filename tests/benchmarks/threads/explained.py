@@ -569,4 +569,41 @@ EXPLAINED: dict[str, str] = {
         "No entry: the order of two products. Page faults of the large temporary are priced, 43 ms; the cure "
         "makes it smaller."
     ),
+    "R01": (
+        "Compiling was promised 38.3 of 100.5 ms, which the table accepts; the thread's own cure leaves 52.7."
+    ),
+    "R02": (
+        "Only modules and products were compared with what they had computed before. Since: all functions, "
+        "by the numbers of their values. BN316: 9.5 of 24.6 ms (12.0 measured)."
+    ),
+    "R04": (
+        "Fewer bytes: all of the copies are taken for gone; the cure copies one batch for three. Pinned "
+        "memory is first, tried 2.11x."
+    ),
+    "R06": (
+        "Samples of the first batch, which fills the buffer, counted for all. Since: 21.9 of 152.4 ms, as "
+        "measured."
+    ),
+    "R07": (
+        "34.2 ms were predicted and 31.5 measured. By shares: the diagnosed step took 148.7, not 189.4."
+    ),
+    "R09": (
+        "A loop's share was that of samples of the warm-up. Since, by what its lines ask for: 40.6 of 169.0 "
+        "at best. One grouped product needs less of the device, too."
+    ),
+    "S01": "All that makes classes of colours is taken for gone; 26.3 of 75.1 ms by the script's author.",
+    "S03": "No entry: fft where rfft does. Its line is named.",
+    "S04": (
+        "FX504 was kept off by a model that acts in every sixth step, though that is a third of the other "
+        "host work. Since: FX504 first, `copy.deepcopy()`."
+    ),
+    "S05": "No entry: rows of a table by a product with one-hot rows. Its line is named.",
+    "S06": (
+        "Forces by autograd.grad, which no loss reads: that its result is dropped nothing sees. FX342 is "
+        "told, as the backward goes through the same nodes again."
+    ),
+    "S07": (
+        "FX510 is third, 68.7 of 81.1 ms (67.8 of 80.5 measured), behind the fused optimizer and compiling."
+    ),
+    "S08": "As R02. Since: FX326 first, with its line, 22.7 of 28.1 ms, tried 1.22x (29.9 of 40.0 by hand).",
 }
