@@ -346,10 +346,13 @@ for parameter in encoder.parameters():
         may_break="What is kept too long is out of date after an update. Statistics of BatchNorm are updated"
         " once, not twice.",
         code="""\
+import torch
+
+mask = torch.ones(64, 64).tril()  # before the loop: no step changes it
 outputs = model(inputs)  # once
 loss = loss_fn(outputs, targets)
 guesses = outputs.detach().argmax(-1)  # was: model(inputs).argmax(-1)""",
-        undo="Call it where it is needed.",
+        undo="Compute it where it is needed.",
         verify="The loss is the same; forward and backward are shorter.",
         can_try=True,
         arithmetic=Arithmetic.REORDERED,

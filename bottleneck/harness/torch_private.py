@@ -332,6 +332,24 @@ def with_inputs(args: tuple[Any, ...], inputs: tuple[Any, ...]) -> tuple[Any, ..
     return (*args[:3], inputs)
 
 
+def enter_first(mode: Any) -> bool:
+    """Put a mode of functions under all that the script may enter; False where it is inside one already."""
+    ours = getattr(torch.overrides, "_get_current_function_mode_stack", None)
+    if ours is None or ours():
+        return False
+    mode.__enter__()
+    return True
+
+
+def leave(mode: Any) -> None:
+    """Take a mode of functions away, wherever it stands among those that the script has entered since."""
+    above = []
+    while (last := torch.overrides._pop_mode()) is not mode:
+        above.append(last)
+    for each in reversed(above):
+        torch.overrides._push_mode(each)
+
+
 def gradient_shape(node: Any, number: int) -> tuple[int, ...]:
     """Return the shape of a gradient that a node takes, by the input's number; empty if it is not known."""
     try:

@@ -408,7 +408,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN313", "half-precision-on-cpu", _C.COMPUTE, kernels_by=WhatIf.SINGLE_PRECISION),
     CodeEntry("BN314", "mask-without-effect", _C.COMPUTE, kernels_by=WhatIf.MASKS_GONE),
     CodeEntry("BN315", "gradients-nobody-uses", _C.COMPUTE, within_others=True),
-    CodeEntry("BN316", "forward-repeated", _C.COMPUTE, within_others=True),
+    CodeEntry("BN316", "forward-repeated", _C.COMPUTE, names_call=True, within_others=True),
     CodeEntry("BN317", "index-summed-serially", _C.COMPUTE, kernels_by=WhatIf.INDEX_SUMS_GONE),
     CodeEntry("BN318", "new-memory-filled", _C.COMPUTE, kernels_by=WhatIf.FILLS_GONE),
     CodeEntry("BN319", "sizes-unaligned", _C.COMPUTE, kernels_by=WhatIf.SIZES_ALIGNED),

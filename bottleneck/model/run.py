@@ -427,8 +427,20 @@ class RepeatFacts(_Record, frozen=True, kw_only=True):
     """The function that most of the time is in of those that compute in each step what does not change."""
     steady_share: float = 0.0
     """Of the time in modules: in such calls."""
+    outside_share: float = 0.0
+    """Of the time of functions outside of modules: in calls that compute what is known."""
     ungraded_share: float = 0.0
     """Of the time of functions that record nothing for backward: in calls that compute what is known."""
+
+    @property
+    def again_ms(self) -> float:
+        """The time of calls that repeat others of their step, ms, over the steps that were looked at."""
+        return sum(item.total_ms or 0.0 for item in self.sites if item.phase == "repeated")
+
+    @property
+    def steady_ms(self) -> float:
+        """The same of calls that compute in each step what does not change."""
+        return sum(item.total_ms or 0.0 for item in self.sites if item.phase == "steady")
 
 
 class UnreadGradients(_Record, frozen=True, kw_only=True):

@@ -446,11 +446,11 @@ class ForwardRepeated(Analyzer):
         each step computes what no step changes: masks, tables, the norms of a graph.
 
     How it is measured
-        The calls of all modules, and of torch's functions inside them, in the steps in which FLOPs are
-        counted. A module repeats itself if its inputs and parameters are the same tensors, unchanged
-        since, and neither call drew random numbers; a function if it is given values that were computed
-        by the same functions from the same tensors, and if the same comes out. From another step only
-        what no gradient is recorded for. Not in compiled code.
+        The calls of all modules, and of torch's functions, in the steps in which FLOPs are counted. A
+        module repeats itself if its inputs and parameters are the same tensors, unchanged since, and
+        neither call drew random numbers; a function if it is given values that were computed by the
+        same functions from the same tensors, and if the same comes out. From another step only what no
+        gradient is recorded for. Not in compiled code.
 
     What it costs you
         The time in such calls over that in all calls of modules, and the same share of the backward
@@ -478,15 +478,19 @@ class ForwardRepeated(Analyzer):
         if repeats is None or answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
             return
         told = f"{repeats.module} computes again what it has computed in this step"
-        if repeats.steady_share > repeats.share:
+        if repeats.steady and repeats.steady_ms > repeats.again_ms:
             told = f"{repeats.steady} computes in each step what does not change"
-        shares = ((repeats.share, "in this step"), (repeats.steady_share, "in an earlier one"))
+        shares = (
+            (repeats.share, "in modules: known in this step"),
+            (repeats.steady_share, "in modules: known in an earlier one"),
+            (repeats.outside_share, "in functions outside of modules: known"),
+        )
         yield self.finding(
             facts,
             f"{told}: {ms(answer.saves_ms)}",
             answer=answer,
             evidence=[
-                Evidence(text=f"{percent(share)} of the time in modules: known {where}", source="their calls")
+                Evidence(text=f"{percent(share)} of the time {where}", source="their calls")
                 for share, where in shares
                 if share > 0
             ],

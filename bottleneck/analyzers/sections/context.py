@@ -220,7 +220,8 @@ def _calls(run: Run) -> dict[str, JsonValue]:
     if calls is None:
         return {}
     fed = {} if calls.fed_share is None else {"ungraded.fed_share": calls.fed_share}
-    return {"forward.repeated_share": calls.share + calls.steady_share, **fed}
+    again = max(calls.share + calls.steady_share, calls.outside_share)
+    return {"forward.repeated_share": again, **fed}
 
 
 def _copied(run: Run, known: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

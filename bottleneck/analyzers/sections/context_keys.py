@@ -64,7 +64,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "cudnn.benchmark": "bool",
     "cudnn.deterministic": "bool",
     "profiler.always": "bool: the script's own profiler records in every step",
-    "forward.repeated_share": "float: of the time in modules, in calls that compute again what is known",
+    "forward.repeated_share": "float: of the time in modules, or outside, in calls that repeat others",
     "attention.idle_masks": "float: share of the masks given to fused attention that mask nothing",
     "math.half": 'str: "float16" or "bfloat16", in which a CPU run computes',
     "autocast.dtype": 'str: "none", "bfloat16", "float16"',

@@ -154,6 +154,7 @@ class _Call:
     """None of the module's parameters needs a gradient."""
     trains: bool
     """The mode of the module, or of the one around a function."""
+    of_module: bool
     within: list[_Repeat] = field(default_factory=list)
     """Repeated calls inside it."""
 
@@ -170,6 +171,8 @@ class _Repeat:
     """It is another step that has computed the same."""
     later: bool = False
     """In a step behind the first one."""
+    outside: bool = False
+    """Of all modules."""
 
 
 @dataclass(slots=True)
@@ -211,11 +214,11 @@ class RepeatWatch:
         self._looked_ns = 0
         """Looking at the calls inside a call is no time of its own."""
         self._mode = Functions(self._see)
-        self._inside = self._looking = False
-        """Inside an outermost module; busy with looking."""
+        self._inside = self._looking = self._everywhere = False
+        """Inside an outermost module; busy with looking; the mode is on for the whole step."""
         self._values = Values()
         self._computed: dict[Hashable, _Computed] = {}
-        self._functions = self._ungraded_ns = self._later_ns = 0
+        self._functions = self._ungraded_ns = self._later_ns = self._outside_ns = 0
         self.steps = 0
         """That have ended since the begin. What is steady shows from the second one on."""
 
@@ -226,6 +229,7 @@ class RepeatWatch:
             self._replaced.hook(torch_private.ModuleHooks(self._before, self._after))
             self._replaced.put(torch.autograd, "backward", self._make_backward)
             self._replaced.put(torch.nn.Module, "__call__", self._make_call)
+            self._everywhere = torch_private.enter_first(self._mode)
 
     def step(self) -> None:
         """Another step begins: what the last one computed is gone."""
@@ -236,7 +240,9 @@ class RepeatWatch:
     def end(self) -> RepeatFacts | None:
         """Look no more; None where no module was called."""
         self._replaced.undo()
-        whole, self._on = self._on, False
+        if self._everywhere:
+            torch_private.leave(self._mode)
+        whole, self._on, self._everywhere = self._on, False, False
         self._seen.clear()
         self._stack.clear()
         self._values, self._computed = Values(), {}
@@ -246,16 +252,19 @@ class RepeatWatch:
         again = [each for each in self._repeats if not each.steady]
         steady = [each for each in self._repeats if each.steady]
         bare = [each for each in self._repeats if each.later and not each.graded]
+        within = [each for each in again if not each.outside]
         return RepeatFacts(
             calls=len(again),
             module=_most(again),
-            share=_ns(again) / (self._total_ns - sum(longer_ns.values())),
-            graded_share=_ns(each for each in again if each.graded)
+            share=_ns(within) / (self._total_ns - sum(longer_ns.values())),
+            graded_share=_ns(each for each in within if each.graded)
             / max(1, self._graded_ns - longer_ns[True]),
             sites=[*_sites(again, "repeated"), *_sites(steady, "steady")],
             fed_share=self._fed_ns / self._untrained_ns if self._untrained_ns else None,
             steady=_most(steady),
-            steady_share=_ns(steady) / max(1, self._later_ns),
+            steady_share=_ns(each for each in steady if not each.outside) / max(1, self._later_ns),
+            outside_share=_ns(each for each in self._repeats if each.later and each.outside)
+            / max(1, self._outside_ns),
             ungraded_share=min(1.0, _ns(bare) / max(1, self._ungraded_ns)),
         )
 
@@ -275,7 +284,8 @@ class RepeatWatch:
 
     def _make_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - stands in for it
-            if self._inside or not self._looks() or torch.compiler.is_compiling():
+            within = self._inside or self._everywhere
+            if within or not self._looks() or torch.compiler.is_compiling():
                 return original(module, *args, **kwargs)
             self._inside = True
             try:
@@ -288,8 +298,7 @@ class RepeatWatch:
 
     def _see(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function, and look at what it computes."""
-        # Outside of modules nothing is timed that its part could be of.
-        if not (self._stack and self._looks()) or torch.compiler.is_compiling():
+        if not self._looks() or torch.compiler.is_compiling():
             return function(*args, **kwargs)
         self._functions += 1
         if self._functions > _MOST_FUNCTIONS:
@@ -302,6 +311,10 @@ class RepeatWatch:
             known = key is not None and random_state() == call.random
             if known:
                 self._values.returned(key, output, args, kwargs)
+            if next(tensors_of(output), None) is None:
+                return []  # a size, or a check
+            if not self._stack:
+                self._outside_ns += ns if self.steps else 0
             name = getattr(function, "__name__", "").strip("_")
             return self._note_function(name, ns, (call.trains, key) if known else None, output)
 
@@ -319,10 +332,12 @@ class RepeatWatch:
             _wait_for_device()
             since_ns = perf_counter_ns()
             untrained, random = module is not None and is_untrained(module), random_state()
-            trains = module.training if module is not None else self._stack[-1].trains
+            around = module.training if module is not None else None
+            trains = around if around is not None else not self._stack or self._stack[-1].trains
             start_ns = perf_counter_ns()
             self._looked_ns += start_ns - since_ns
-            self._stack.append(_Call(depth, random, start_ns, self._looked_ns, untrained, trains))
+            call = _Call(depth, random, start_ns, self._looked_ns, untrained, trains, module is not None)
+            self._stack.append(call)
         except Exception:  # a stream that is being captured may not be waited for
             self._on = False
         finally:
@@ -351,10 +366,11 @@ class RepeatWatch:
             if self._stack:
                 self._stack[-1].within += found
             else:
+                self._repeats += found
+            if call.of_module and not self._stack:
                 self._total_ns += ns
                 self._graded_ns += ns if torch.is_grad_enabled() else 0
                 self._later_ns += ns if self.steps else 0
-                self._repeats += found
             self._looked_ns += perf_counter_ns() - end_ns
         except Exception:
             self._on = False
@@ -396,7 +412,8 @@ class RepeatWatch:
         if not is_known:
             return []
         site, later = user_site(), self.steps > 0
-        return [_Repeat(name, ns, not bare, site, before.alike_ns, steady, later)]
+        outside = not self._stack
+        return [_Repeat(name, ns, not bare, site, before.alike_ns, steady, later, outside)]
 
 
 def _ns(repeats: Iterable[_Repeat]) -> int:

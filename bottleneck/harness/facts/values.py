@@ -21,9 +21,14 @@ _PLAIN: Final = (
     bool, int, float, complex, str, bytes, type(None), type(Ellipsis),
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
-_OTHER: Final = object()
+_COMPUTED: Final = ("T", "mT", "H", "mH", "real", "imag")
+"""Properties that are values of their own."""
 _VALUES: Final = {torch.strided: torch.Tensor.detach, torch.sparse_coo: torch.Tensor._values}
 """By layout: where the numbers of a tensor are."""
+
+
+def _property_of(getter: Any) -> str:
+    return getattr(getattr(getter, "__self__", None), "__name__", "")
 
 
 def autocast_type() -> torch.dtype | None:
@@ -52,7 +57,7 @@ class _Numbered:
 
 
 class Functions(TorchFunctionMode):
-    """While it is on, torch's functions are called by `see(function, args, kwargs)`; properties are not."""
+    """While it is on, `see(function, args, kwargs)` calls torch's functions; most properties are none."""
 
     def __init__(self, see: Callable[[Callable[..., Any], Any, Any], Any]) -> None:
         super().__init__()
@@ -64,7 +69,8 @@ class Functions(TorchFunctionMode):
         """Call a function, or let it be called."""
         kwargs = kwargs or {}
         # Dynamo looks into it while it compiles what is called inside.
-        if torch.compiler.is_compiling() or getattr(func, "__name__", "") == "__get__":
+        reads = getattr(func, "__name__", "") == "__get__" and _property_of(func) not in _COMPUTED
+        if reads or torch.compiler.is_compiling():
             return func(*args, **kwargs)
         return self._see(func, args, kwargs)
 

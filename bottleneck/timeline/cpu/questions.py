@@ -194,8 +194,10 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
         again = facts.repeats
         backward = again.graded_share * amounts.first_pass
         share = again.share + again.steady_share
-        parts = {"forward": share, "evaluation": share, "backward": backward}
-        gone = np.asarray([parts.get(phase, 0.0) for phase in program.phases])[:, None] * work
+        parts = {"forward": share, "evaluation": share, "backward": backward} | dict.fromkeys(
+            ("data", "optimizer", "zero_grad"), 0.0
+        )
+        gone = np.asarray([parts.get(phase, again.outside_share) for phase in program.phases])[:, None] * work
         yield Question(WhatIf.FORWARD_ONCE, Edit(gone=gone), repeats_basis(share, backward))
     if facts.padding_share > 0:
         of_the_batch = np.asarray([phase not in _WITHOUT_BATCH for phase in program.phases])

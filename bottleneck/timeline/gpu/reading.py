@@ -335,10 +335,13 @@ def _ungraded(trace: Trace, program: Program, facts: Facts) -> NDArray[np.bool_]
 
 
 def _bare(trace: Trace, program: Program, facts: Facts) -> NDArray[np.bool_] | None:
-    """Return which activities of the forward no backward visits, (m,); None where none repeats another."""
+    """Return which activities of the forward, and around it, no backward visits, (m,).
+
+    None where none of them repeats another.
+    """
     if facts.repeats is None or facts.repeats.ungraded_share <= 0:
         return None
-    return trace.inside(program.row[program.event], unrecorded(trace)[1])
+    return trace.inside(program.row[program.event], unrecorded(trace, beside=True)[1])
 
 
 def _costly(

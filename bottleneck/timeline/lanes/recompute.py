@@ -26,6 +26,7 @@ from .calibrate import Calibration
 from .program import Program
 from .replay import Edit, Replay
 
+_NOT_AROUND = re.compile(r"^(data|backward|evaluation|zero_grad|optimizer|Optimizer\.)")
 _FORWARD_ONLY = re.compile(
     r"^aten::(linear|conv[123]d|layer_norm|batch_norm|group_norm|instance_norm|rms_norm|embedding|gelu|relu"
     r"|silu|softmax|log_softmax|dropout|scaled_dot_product_attention|max_pool[123]d|einsum)$"
@@ -173,15 +174,21 @@ def later_work(trace: Trace, program: Program) -> NDArray[np.bool_]:
     return stays & (around >= 0)
 
 
-def unrecorded(trace: Trace) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def unrecorded(trace: Trace, *, beside: bool = False) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the outermost operators of the forward, and those of them that no backward visits.
 
     These run under no_grad, or nothing that they compute from needs a gradient. None where the trace does
-    not tell what the backward visits.
+    not tell what the backward visits. `beside`: and of what stands around the forward in its thread, but for
+    backward, update and the making of batches.
     """
     rows = np.asarray(list(recorders(trace).values()), dtype=np.intp)
+    forward = trace.rows(Kind.ANNOTATION, named="forward")
     ops = trace.rows(Kind.OP)
-    ops = ops[trace.inside(ops, trace.rows(Kind.ANNOTATION, named="forward"))]
+    if beside:
+        ops = ops[np.isin(trace.tid[ops], np.unique(trace.tid[forward]))]
+        ops = ops[np.logical_not(trace.inside(ops, trace.rows(Kind.ANNOTATION, named=_NOT_AROUND)))]
+    else:
+        ops = ops[trace.inside(ops, forward)]
     whole = trace.outermost(ops)
     around = trace.ranges(whole).around(trace.ts_ns[rows], trace.tid[rows])
     return whole, np.delete(whole, np.unique(around[around >= 0])) if len(rows) else whole[:0]

@@ -35,7 +35,7 @@ class Circumstances:
     ungraded: NDArray[np.bool_] | None = None
     """Activities of the model that every step runs without gradients, (m,); None where none does."""
     bare: NDArray[np.bool_] | None = None
-    """Activities of the forward that no backward visits, (m,); None where none of them repeats another."""
+    """Activities of the forward and around it that no backward visits, (m,); None where none repeats one."""
     later: NDArray[np.bool_] | None = None
     """Activities of backwards that do not go with their forward (`recompute.later_work`), (m,)."""
     dropped: NDArray[np.float64] | None = None
