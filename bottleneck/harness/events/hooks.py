@@ -21,7 +21,7 @@ from torch.autograd import profiler as autograd_profiler
 from torch.optim import optimizer as optim_module
 from torch.utils.data import dataloader as loader_module
 
-from .. import torch_private
+from .. import loader_private, torch_private
 from . import fast
 from .replacing import Replacements, exchange
 from .table import (
@@ -87,7 +87,7 @@ class Hooks:
         owner = torch_private.engine_owner()
         if owner is not None:
             put(*owner, self._watch(BACKWARD, _accumulates))
-        put(torch_private.LoaderIterator, "__next__", self._watch(FETCH))
+        put(loader_private.LoaderIterator, "__next__", self._watch(FETCH))
         put(loader_module.DataLoader, "__iter__", self._watch(WORKERS))
         self._replaced.put_disabled(optim_module.Optimizer, "zero_grad", self._watch(ZERO_GRAD, _set_to_none))
         put(optim_module.Optimizer, "__init__", self._building(OPTIMIZER_BUILT))

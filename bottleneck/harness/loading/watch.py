@@ -20,7 +20,7 @@ from torch.utils.data._utils import worker as torch_worker
 from ...clocks import perf_counter_ns
 from ...model.run import LoaderFacts, SourceSite
 from ...runs.store import RAW_RECORDS, Store, reason_of
-from .. import torch_private
+from .. import loader_private
 from ..events.replacing import Replacements
 from ..lines.line_sampler import Line, LineSampler
 from ..lines.sites import user_site
@@ -235,7 +235,7 @@ class LoaderWatch:
         return self._built(loader, None) if number is None else self._loaders[number]
 
     def _begun(self, known: LoaderRecord, iterator: Any, making: Making) -> None:
-        if iterator in self._iterations and (torch_private.pass_of(iterator) or (0, 0))[0]:
+        if iterator in self._iterations and (loader_private.pass_of(iterator) or (0, 0))[0]:
             return  # a pass that goes on; one that begins anew has given nothing yet
         known.iterators += 1
         self._last = None  # persistent workers keep their iterator from pass to pass

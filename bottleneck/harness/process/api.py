@@ -31,7 +31,7 @@ from ...model.run import ScriptOutcome
 from ...runs.job import write_account
 from ...runs.plan import Plan, beginning_run, check_interpreter
 from ...runs.store import Store
-from .. import torch_private
+from .. import loader_private, torch_private
 from ..events.table import LABEL
 from ..windows.presence import active
 from ..windows.steps import ManualRule
@@ -225,7 +225,7 @@ class Harness:
         iterator = iter(source)
         while True:
             try:
-                if isinstance(iterator, torch_private.LoaderIterator):
+                if isinstance(iterator, loader_private.LoaderIterator):
                     # Its own hook opens the phase.
                     self._begin()
                     batch = next(iterator)

@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from ...clocks import monotonic, sleep
-from .. import torch_private
+from .. import loader_private, torch_private
 from ..events.replacing import Replacements
 from ..windows import presence
 from .isolation import NotPrivateError
@@ -118,19 +118,19 @@ class OwnPasses:
         """Replace them as they are asked for their next batch. The copy ends with it in place."""
         # A fork server of the script is no child of the copy, and would not keep workers from writing.
         multiprocessing.set_start_method("fork", force=True)
-        for kind in torch_private.batch_sources():
+        for kind in loader_private.batch_sources():
             self._replaced.put(kind, "_next_data", self._make_next)
 
     def _make_next(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def _next_data(iterator: Any) -> Any:
-            if not torch_private.serves_another_process(iterator):
+            if not loader_private.serves_another_process(iterator):
                 return original(iterator)
             if iterator not in self._own:
                 loader = self._loader_of(iterator)
                 if loader is None:
                     raise NotPrivateError("a loader's workers serve the script's process")
                 loader.multiprocessing_context = None
-                self._own[iterator] = torch_private.begin_pass(torch_private.without_pass(loader), None)
+                self._own[iterator] = loader_private.begin_pass(loader_private.without_pass(loader), None)
             return original(self._own[iterator])
 
         return _next_data

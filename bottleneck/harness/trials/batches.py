@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from .. import torch_private
+from .. import loader_private
 from ..events.replacing import Replacements
 from .seeded_batches import put_back_random, random_states
 
@@ -34,7 +34,7 @@ class BatchTape:
         """Keep a copy of each batch from now on."""
         self._batches.clear()
         self._recording = True
-        for kind in torch_private.batch_sources():
+        for kind in loader_private.batch_sources():
             self._replaced.put(kind, "_next_data", self._make_next)
 
     def replay(self, *, with_random: bool = True) -> None:
@@ -61,9 +61,9 @@ class BatchTape:
 
     def _make_next(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def _next_data(iterator: Any) -> Any:
-            if torch_private.has_given_all(iterator):
+            if loader_private.has_given_all(iterator):
                 raise StopIteration
-            data = torch_private.read_by(iterator)
+            data = loader_private.read_by(iterator)
             if self._next is not None:
                 if self._next >= len(self._batches):
                     self._next = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from .. import torch_private
+from .. import loader_private
 from ..lines.rounds_left import rounds_left
 
 
@@ -68,7 +68,7 @@ class Horizon:
 
     def _of_loader(self) -> tuple[int | None, int | None]:
         """Return how many steps an epoch has, and this one still, as far as the loader knows."""
-        known = torch_private.pass_of(self._iterator() if self._iterator is not None else None)
+        known = loader_private.pass_of(self._iterator() if self._iterator is not None else None)
         if known is None:
             return None, None
         given, length = known

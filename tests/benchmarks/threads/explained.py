@@ -584,9 +584,7 @@ EXPLAINED: dict[str, str] = {
         "Samples of the first batch, which fills the buffer, counted for all. Since: 21.9 of 152.4 ms, as "
         "measured."
     ),
-    "R07": (
-        "34.2 ms were predicted and 31.5 measured. By shares: the diagnosed step took 148.7, not 189.4."
-    ),
+    "R07": ("34.2 ms were predicted and 31.5 measured. By shares: the diagnosed step took 148.7, not 189.4."),
     "R09": (
         "A loop's share was that of samples of the warm-up. Since, by what its lines ask for: 40.6 of 169.0 "
         "at best. One grouped product needs less of the device, too."

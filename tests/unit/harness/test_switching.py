@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from torch_bottleneck.catalog.registry import by_id
-from torch_bottleneck.harness import torch_private
+from torch_bottleneck.harness import loader_private, torch_private
 from torch_bottleneck.harness.events.buffer import Entry, EventBuffer
 from torch_bottleneck.harness.events.hooks import Hooks
 from torch_bottleneck.harness.events.table import Event
@@ -227,7 +227,7 @@ REPLACED: tuple[tuple[Any, str], ...] = (
     (torch.autograd.graph.save_on_cpu, "__enter__"),
     (torch.autograd.graph.saved_tensors_hooks, "__enter__"),
     *torch_private.checkpoint_ways(),
-    *((kind, "_next_data") for kind in torch_private.batch_sources()),
+    *((kind, "_next_data") for kind in loader_private.batch_sources()),
     (nn.parallel.DistributedDataParallel, "forward"),
 )
 
@@ -549,7 +549,7 @@ def test_workers_of_the_trial_have_one_thread_and_begin_as_the_script_s_do(metho
         tried = next(iterator)
         patch.switch_off()
         patch.close()
-        torch_private.end_pass(iterator)
+        loader_private.end_pass(iterator)
     assert set(first[1]) == set(tried[1]) == {"script"}
     assert max(first[0]) >= (2 if method == "fork" else 1)
     assert set(tried[0].tolist()) == {1}
@@ -569,10 +569,10 @@ def fails_at_its_end(_worker: int) -> None:
 
 def test_a_worker_that_fails_when_it_is_ended_is_no_error_of_the_script_s() -> None:
     loader = DataLoader(numbers(20), 4, num_workers=1, worker_init_fn=fails_at_its_end)
-    iterator = torch_private.begin_pass(loader, None)
+    iterator = loader_private.begin_pass(loader, None)
     next(iterator)
     (worker,) = iterator._workers
-    torch_private.end_pass(iterator)
+    loader_private.end_pass(iterator)
     assert worker.exitcode == -signal.SIGKILL
 
 
@@ -637,11 +637,11 @@ def test_a_second_loader_nests_with_whatever_else_is_put_around_the_same_place()
         return _next_data
 
     def record() -> None:
-        for kind in torch_private.batch_sources():
+        for kind in loader_private.batch_sources():
             recording.put(kind, "_next_data", make)
 
     patch, program = patch_of("FX101", num_workers=1), program_of(loader)
-    plain = [vars(kind)["_next_data"] for kind in torch_private.batch_sources()]
+    plain = [vars(kind)["_next_data"] for kind in loader_private.batch_sources()]
     iterator = iter(loader)
     record()
     patch.switch_on(program)
@@ -658,7 +658,7 @@ def test_a_second_loader_nests_with_whatever_else_is_put_around_the_same_place()
     patch.close()
     assert [batch[0].tolist() for batch in tape] == got[2:]
     assert got == [[0, 1], [2, 3], [0, 1], [4, 5]]
-    assert [vars(kind)["_next_data"] for kind in torch_private.batch_sources()] == plain
+    assert [vars(kind)["_next_data"] for kind in loader_private.batch_sources()] == plain
 
 
 def test_the_signal_handler_for_workers_goes_with_those_of_the_second_loader(

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, defau
 
 from ....model.verify import Applied
 from ....runs.environment import usable_cores
-from ... import torch_private
+from ... import loader_private
 from ...lines.sites import line_of, user_frame, user_site
 from ..seeded_batches import random_numbers_kept
 from .base import NotSwitchable, Patch, Program, plural
@@ -317,7 +317,7 @@ class _Begun:
 
     def gave_one_more(self) -> bool:
         """Return whether a single batch was taken since, and more are to come."""
-        given, total = torch_private.pass_of(self.iterator) or (0, 0)
+        given, total = loader_private.pass_of(self.iterator) or (0, 0)
         single = given == self._given + 1
         self._given = given
         return single and given < total

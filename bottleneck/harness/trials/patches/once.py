@@ -135,7 +135,9 @@ class CalledOnce(Patch):
                 self._inside -= 1
 
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - stands in for it
-            if self._inside or _is_compiling():
+            # Most scripts compute nothing again, and each function would be looked at for nothing.
+            known = self._passes >= _PASSES and not any(isinstance(each, tuple) for each in self._repeating)
+            if self._inside or known or _is_compiling():
                 return call(module, args, kwargs)
             with self._functions:
                 return call(module, args, kwargs)

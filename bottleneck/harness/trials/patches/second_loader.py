@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from ... import torch_private
+from ... import loader_private
 from ...events.replacing import Replacements
 from ...loading.worker import WorkerLoop
 from ..seeded_batches import random_numbers_kept
@@ -62,13 +62,13 @@ class SecondLoader:
         arguments = _with_changes(arguments_of(loader), changes)
         self._refuse(loader.dataset, arguments)
         arguments = _what_is_read(loader) | arguments
-        self._signals = torch_private.WorkerSignals()
+        self._signals = loader_private.WorkerSignals()
         try:
             with random_numbers_kept(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of more workers than cores, and the like
-                self._second = torch_private.build_loader(**arguments)
+                self._second = loader_private.build_loader(**arguments)
                 self._begin()
-                self._held: Any = torch_private.next_batch(self._iterator)
+                self._held: Any = loader_private.next_batch(self._iterator)
         except StopIteration:
             self.close()
             raise NotSwitchable("a second DataLoader over the same dataset is empty") from None
@@ -90,7 +90,7 @@ class SecondLoader:
             unless: while it says so, the script's own batches pass.
         """
         self._handed, self._unless = handed, unless
-        for kind in torch_private.batch_sources():
+        for kind in loader_private.batch_sources():
             self._replaced.put(kind, "_next_data", self._make_next)
         if not self._replaced.entries:
             raise NotSwitchable("this torch offers no place to hand batches over")
@@ -106,7 +106,7 @@ class SecondLoader:
         self.stop()
         self._held, self._holds = None, False
         if self._iterator is not None:
-            torch_private.end_pass(self._iterator)
+            loader_private.end_pass(self._iterator)
             self._iterator = None
         self._signals.put_back()
 
@@ -117,15 +117,15 @@ class SecondLoader:
             raise NotSwitchable("the dataset holds an open file, whose position all who read it share")
 
     def _begin(self) -> None:
-        self._iterator = torch_private.begin_pass(self._second, WorkerLoop.original)
+        self._iterator = loader_private.begin_pass(self._second, WorkerLoop.original)
 
     def _make_next(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def _next_data(iterator: Any) -> Any:
-            is_ours = not self.failure and torch_private.reads_for(iterator, self._loader)
+            is_ours = not self.failure and loader_private.reads_for(iterator, self._loader)
             if not is_ours or self._unless():
                 return original(iterator)
             self._scripts = iterator
-            if torch_private.has_given_all(iterator):
+            if loader_private.has_given_all(iterator):
                 raise StopIteration
             try:
                 batch = self._next()
@@ -144,7 +144,7 @@ class SecondLoader:
         if self._holds:
             batch, self._held, self._holds = self._held, None, False
             return batch
-        return torch_private.next_batch(self._iterator)
+        return loader_private.next_batch(self._iterator)
 
     def _make_iter(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def __iter__(loader: Any) -> Any:  # noqa: N807 - stands in for it
@@ -157,7 +157,7 @@ class SecondLoader:
             except Exception as error:
                 self.failure = f"the second DataLoader failed: {_told(error)}"
                 return original(loader)
-            torch_private.count_anew(self._scripts)
+            loader_private.count_anew(self._scripts)
             return self._scripts
 
         return __iter__
