@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import sys
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -26,85 +25,10 @@ from ...model.run import RepeatFacts, SiteTime, SourceSite
 from .. import torch_private
 from ..events.replacing import Replacements
 from ..lines.sites import user_site
-from .values import Functions, Values, autocast_type, digest, tensors_of
+from .values import Functions, Values, digest, tensors_of
 
-_PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
-_OTHER: Final = object()
 _MOST_FUNCTIONS = 20_000
 """Calls of them that are looked at: each takes about 0.1 ms."""
-
-
-def state_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return what changes when another tensor is meant, or its values."""
-    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor._version)
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    if isinstance(value, (list, tuple)):
-        yield type(value), len(value)
-        for each in value:
-            yield from _flat(each)
-    elif isinstance(value, dict):
-        yield from _flat([*value.keys(), *value.values()])
-    elif isinstance(value, torch.Tensor):
-        # Nested and sparse tensors have no address.
-        yield value if value.layout is torch.strided and not value.is_nested else _OTHER
-    else:
-        yield value if isinstance(value, _PLAIN) else _OTHER
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """What a call of a module depends on, as far as can be seen."""
-
-    key: tuple[Any, ...]
-    inputs: tuple[Any, ...]
-    """Weak references: another tensor may take the place of one that is gone."""
-
-    @property
-    def parameters(self) -> tuple[tuple[int, int], ...]:
-        """Each of the module's parameters with its version."""
-        return self.key[2]  # type: ignore[no-any-return]
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether all inputs still exist."""
-        return all(each() is not None for each in self.inputs)
-
-    @property
-    def is_unchanged(self) -> bool:
-        """Whether all inputs still exist, as they were."""
-        now = (each() for each in self.inputs)
-        return all(
-            each is not None and state_of(each) == was for each, was in zip(now, self.key[-1], strict=True)
-        )
-
-
-def signature_of(
-    module: torch.nn.Module,
-    args: Any,
-    kwargs: Any,
-    parameters: Iterable[torch.Tensor] | None = None,
-) -> Signature | None:
-    """Return it, or None where an argument may hide a state of its own.
-
-    `parameters` are the module's, where they are known: looking for them takes longer than all else.
-    """
-    flat = list(_flat((args, kwargs)))
-    if any(each is _OTHER for each in flat):
-        return None
-    inputs = [each for each in flat if isinstance(each, torch.Tensor)]
-    try:
-        states = tuple(state_of(each) for each in inputs)
-    except RuntimeError:  # without an address: fake ones, and those inside vmap
-        return None
-    own = module.parameters() if parameters is None else parameters
-    versions = tuple((id(p), p._version) for p in own)
-    others = tuple(torch.Tensor if isinstance(each, torch.Tensor) else each for each in flat)
-    return Signature(
-        key=(id(module), (module.training, autocast_type()), versions, others, states),
-        inputs=tuple(map(weakref.ref, inputs)),
-    )
 
 
 def is_untrained(module: torch.nn.Module) -> bool:
@@ -207,7 +131,7 @@ class RepeatWatch:
         self._on = False
         self._thread = 0
         self._stack: list[_Call] = []
-        self._seen: dict[tuple[Any, ...], tuple[Signature, bool, list[int]]] = {}
+        self._seen: dict[Hashable, tuple[bool, list[int]]] = {}
         """Each call, whether its output could stand for one that needs gradients, and what its like took."""
         self._total_ns = self._graded_ns = self._untrained_ns = self._fed_ns = 0
         self._repeats: list[_Repeat] = []
@@ -275,7 +199,7 @@ class RepeatWatch:
     def _make_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
             # What was recorded is freed by it.
-            self._seen = {key: (signature, False, ns) for key, (signature, _, ns) in self._seen.items()}
+            self._seen = {key: (False, ns) for key, (_, ns) in self._seen.items()}
             for computed in self._computed.values():
                 computed.graded = False
             return original(*args, **kwargs)
@@ -385,14 +309,14 @@ class RepeatWatch:
             self._untrained_ns += ns
             needed = any(each.requires_grad for each in tensors_of((args, kwargs)))
             self._fed_ns += ns if graded and needed else 0
-        signature = signature_of(module, args, kwargs) if random_state() == call.random else None
-        if signature is None:
+        key = self._values.module_call(module, args, kwargs) if random_state() == call.random else None
+        if key is None:
             return call.within
-        before = self._seen.get(signature.key)
-        if before is not None and before[0].is_alive and before[1] >= graded:
-            before[2].append(ns)
-            return [_Repeat(type(module).__name__, ns, graded, user_site(), before[2], later=self.steps > 0)]
-        self._seen[signature.key] = signature, graded, [ns]
+        before = self._seen.get(key)
+        if before is not None and before[0] >= graded:
+            before[1].append(ns)
+            return [_Repeat(type(module).__name__, ns, graded, user_site(), before[1], later=self.steps > 0)]
+        self._seen[key] = graded, [ns]
         return call.within
 
     def _note_function(self, name: str, ns: int, key: Hashable | None, output: Any) -> list[_Repeat]:

@@ -8,9 +8,9 @@ what came out, which tells where a value has changed in a way that no counter of
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -46,6 +46,14 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_of(each)
     elif isinstance(value, dict):
         yield from tensors_of(list(value.values()))
+
+
+class ModuleKey(NamedTuple):
+    """What a call of a module depends on."""
+
+    parameters: tuple[tuple[int, int], ...]
+    """Each with its version."""
+    others: Hashable
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +99,23 @@ class Values:
         except (LookupError, RuntimeError, TypeError):  # of inference: without a version
             return None
         return key
+
+    def module_call(
+        self,
+        module: torch.nn.Module,
+        args: Any,
+        kwargs: Any,
+        parameters: Iterable[torch.Tensor] | None = None,
+    ) -> ModuleKey | None:
+        """Return the same of a call of a module, which depends on its mode and its parameters, too.
+
+        `parameters`: where they are known; looking for them takes longer than all else.
+        """
+        given = self.call(module, args, kwargs)
+        if given is None:
+            return None
+        own = module.parameters() if parameters is None else parameters
+        return ModuleKey(tuple((id(each), each._version) for each in own), (module.training, given))
 
     def returned(self, key: Hashable, output: Any, args: Any, kwargs: Any) -> None:
         """Number what a call has computed, and what it has changed in place."""

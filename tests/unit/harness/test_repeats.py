@@ -18,6 +18,7 @@ from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.facts import repeats
 from torch_bottleneck.harness.facts.flops import FlopStep
 from torch_bottleneck.harness.facts.repeats import RepeatWatch
+from torch_bottleneck.harness.facts.values import Values
 from torch_bottleneck.harness.trials.patches import make_patches
 from torch_bottleneck.harness.trials.patches.base import Patch
 from torch_bottleneck.model.run import RepeatFacts
@@ -331,12 +332,12 @@ def test_a_call_that_is_held_up_counts_as_the_others_with_its_input(monkeypatch:
 def test_looking_at_the_calls_inside_a_call_is_no_time_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeats, "perf_counter_ns", clock := Clock())
 
-    def looked_up(*args: object, **more: object) -> object:
+    def looked_up(values: Values, *args: object) -> object:
         clock.now_ns += 1000
-        return repeats_signature(*args, **more)
+        return key_of(values, *args)  # type: ignore[arg-type]
 
-    repeats_signature = repeats.signature_of
-    monkeypatch.setattr(repeats, "signature_of", looked_up)
+    key_of = Values.module_call
+    monkeypatch.setattr(Values, "module_call", looked_up)
     again, x = nn.Sequential(Takes(clock, 10, 10), Takes(clock, 10, 10)), torch.randn(2)
     model = nn.Sequential(Takes(clock, 60))
 

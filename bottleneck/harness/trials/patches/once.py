@@ -20,8 +20,8 @@ import torch
 
 from ... import torch_private
 from ...events.hooks import goes_to_device
-from ...facts.repeats import Signature, given, random_state, signature_of, state_of
-from ...facts.values import Functions, Values, tensors_of
+from ...facts.repeats import given, random_state
+from ...facts.values import Functions, ModuleKey, Values, tensors_of
 from ...lines.sites import is_library
 from .base import Patch, Program
 
@@ -38,8 +38,6 @@ class _Known:
 
     place: Hashable
     """Who called: a module, or a line."""
-    signature: Signature | None
-    """Of a module's."""
     output: Any
     versions: list[int]
     """Of the output's tensors: what the script changes in place is not handed out."""
@@ -52,8 +50,7 @@ class _Known:
 
     @property
     def is_as_returned(self) -> bool:
-        alive = self.signature is None or self.signature.is_alive
-        return alive and [each._version for each in tensors_of(self.output)] == self.versions
+        return [each._version for each in tensors_of(self.output)] == self.versions
 
 
 def _is_plain(output: Any) -> bool:
@@ -93,10 +90,11 @@ class CalledOnce(Patch):
         """Forget what a backward has freed, and what nobody has asked for since the last one."""
         if self._passes >= _PASSES:
             self._met.clear()
-        for its in self._known.values():
-            for key, known in list(its.items()):
-                if known.signature is not None or not known.is_bare or known.asked < self._passes:
-                    del its[key]
+        made = self._known.pop(None, {})
+        self._known.clear()
+        self._known[None] = {
+            key: known for key, known in made.items() if known.is_bare and known.asked >= self._passes
+        }
         self._parameters.clear()
 
     def _make_engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,18 +116,15 @@ class CalledOnce(Patch):
             try:
                 if not self._looks_at(id(module)):
                     return original(module, *args, **kwargs)
-                signature = self._signature_of(module, args, kwargs)
-                key = signature.key if signature is not None else None
+                key = self._key_of(module, args, kwargs)
                 known = self._answer(id(module), id(module), key)
                 if known is not None:
                     return known
                 random, graded = self._random_state(), torch.is_grad_enabled()
                 output = original(module, *args, **kwargs)
-                if signature is not None and _is_plain(output) and self._random_state() == random:
-                    self._drop_outdated(self._known[id(module)], signature)
-                    self._keep(
-                        id(module), key, output, place=id(module), signature=signature, needed=not graded
-                    )
+                if key is not None and _is_plain(output) and self._random_state() == random:
+                    self._drop_outdated(id(module), key)
+                    self._keep(id(module), key, output, place=id(module), needed=not graded)
                 return output
             finally:
                 self._inside -= 1
@@ -170,12 +165,12 @@ class CalledOnce(Patch):
                 self._keep(None, key, output, place=which, needed=False)
         return output
 
-    def _signature_of(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Signature | None:
+    def _key_of(self, module: torch.nn.Module, args: Any, kwargs: Any) -> ModuleKey | None:
         if id(module) not in self._parameters:
             self._parameters[id(module)] = module, list(module.parameters())
         self._looking = True
         try:
-            return signature_of(module, args, kwargs, self._parameters[id(module)][1])
+            return self._values.module_call(module, args, kwargs, self._parameters[id(module)][1])
         finally:
             self._looking = False
 
@@ -214,7 +209,6 @@ class CalledOnce(Patch):
         output: Any,
         *,
         place: Hashable,
-        signature: Signature | None = None,
         needed: bool,
     ) -> None:
         """Keep an output; `needed`: with gradients on it may need one, which it does not now."""
@@ -222,7 +216,6 @@ class CalledOnce(Patch):
         bare = not needed and not any(each.requires_grad for each in tensors)
         self._known[which][key] = _Known(
             place=place,
-            signature=signature,
             output=output,
             versions=[each._version for each in tensors],
             graded=torch.is_grad_enabled(),
@@ -230,15 +223,14 @@ class CalledOnce(Patch):
             asked=self._passes + 1,
         )
 
-    def _drop_outdated(self, its: dict[Hashable, _Known], new: Signature) -> None:
-        """Drop the calls of a module that nobody can ask for again, and what was made of its parameters."""
-        for key, known in list(its.items()):
-            old = known.signature
-            if old is not None and (not old.is_unchanged or old.parameters != new.parameters):
-                del its[key]
-                made = self._known[None]
-                for each in [each for each, of in made.items() if not of.is_bare]:
-                    del made[each]
+    def _drop_outdated(self, which: int, new: ModuleKey) -> None:
+        """Drop what a module, and functions, have made of parameters that have changed since."""
+        its = self._known[which]
+        old = [key for key in its if isinstance(key, ModuleKey) and key.parameters != new.parameters]
+        for key in old:
+            del its[key]
+        if old:
+            self._known[None] = {key: of for key, of in self._known[None].items() if of.is_bare}
 
 
 class ConstantsKept(Patch):
@@ -253,8 +245,8 @@ class ConstantsKept(Patch):
 
     def install(self) -> None:
         self._seen: set[Hashable] = set()
-        self._kept: dict[Hashable, tuple[torch.Tensor, tuple[Any, ...]]] = {}
-        """What a line got for its numbers, and its state then: what the script changes is not handed out."""
+        self._kept: dict[Hashable, tuple[torch.Tensor, int]] = {}
+        """What a line got for its numbers, with its version: what the script changes is not handed out."""
         self._repeating: set[Hashable] = set()
         self._passes = 0
         self._replays: Callable[[], bool] = bool
@@ -323,7 +315,7 @@ class ConstantsKept(Patch):
         numbers = told_by(source)
         what = (line, numbers, torch.get_default_dtype(), repr((args, kwargs)))
         known = self._kept.get(what) if numbers is not None else None
-        if known is not None and state_of(known[0]) == known[1]:
+        if known is not None and known[0]._version == known[1]:
             self.acted_here()
             return known[0]
         made = original(source, *args, **kwargs)
@@ -332,7 +324,7 @@ class ConstantsKept(Patch):
         if what in self._seen:
             # Kept from the second time on: batches that are never alike take no memory.
             self._repeating.add(line)
-            self._kept[what] = made, state_of(made)
+            self._kept[what] = made, made._version
         elif self._passes < _PASSES_OF_LINES:
             self._seen.add(what)
         return made
