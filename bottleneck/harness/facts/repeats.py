@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
+from types import FrameType
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from ...model.run import RepeatFacts, SiteTime, SourceSite
 from .. import torch_private
 from ..events.replacing import Replacements
 from ..lines.sites import user_site
-from .values import Functions, Values, digest, tensors_of
+from .values import Functions, Values, call_from, digest, tensors_of
 
 _MOST_FUNCTIONS = 20_000
 """Calls of them that are looked at: each takes about 0.1 ms."""
@@ -220,16 +221,14 @@ class RepeatWatch:
 
         return __call__
 
-    def _see(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _see(self, caller: FrameType, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function, and look at what it computes."""
-        if not self._looks() or torch.compiler.is_compiling():
-            return function(*args, **kwargs)
+        if not self._looks() or self._functions >= _MOST_FUNCTIONS:
+            return call_from(caller, function, args, kwargs)
         self._functions += 1
-        if self._functions > _MOST_FUNCTIONS:
-            return function(*args, **kwargs)
         depth, key = _depth(), self._values.call(function, *given(args, kwargs))
         self._begun(depth)
-        output = function(*args, **kwargs)
+        output = call_from(caller, function, args, kwargs)
 
         def note(call: _Call, ns: int) -> list[_Repeat]:
             known = key is not None and random_state() == call.random

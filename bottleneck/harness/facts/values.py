@@ -7,15 +7,19 @@ what came out, which tells where a value has changed in a way that no counter of
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from types import CodeType, FrameType, FunctionType
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, handle_torch_function
 
 from .. import torch_private
+from ..lines.sites import line_of
 
 _PLAIN: Final = (
     bool, int, float, complex, str, bytes, type(None), type(Ellipsis),
@@ -64,10 +68,31 @@ class _Numbered:
     number: int
 
 
-class Functions(TorchFunctionMode):
-    """While it is on, `see(function, args, kwargs)` calls torch's functions; most properties are none."""
+# Told from the script's frames by its first name (`runner.strip_frames`).
+_CALL: Final = (lambda _bottleneck_calls, args, kwargs: _bottleneck_calls(*args, **kwargs)).__code__
 
-    def __init__(self, see: Callable[[Callable[..., Any], Any, Any], Any]) -> None:
+
+@cache
+def _call_at(file: str, line: int, name: str) -> CodeType:
+    return _CALL.replace(co_filename=file, co_firstlineno=line, co_name=name)
+
+
+def call_from(caller: FrameType, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call a function so that a warning of its is one of the caller's line.
+
+    There Python knows whether it has been shown before.
+    """
+    code = _call_at(caller.f_code.co_filename, line_of(caller), caller.f_code.co_name)
+    return FunctionType(code, caller.f_globals)(function, args, kwargs)
+
+
+class Functions(TorchFunctionMode):
+    """While it is on, `see(caller, function, args, kwargs)` calls torch's functions, by `call_from`.
+
+    Most properties are none.
+    """
+
+    def __init__(self, see: Callable[[FrameType, Callable[..., Any], Any, Any], Any]) -> None:
         super().__init__()
         self._see = see
 
@@ -80,7 +105,11 @@ class Functions(TorchFunctionMode):
         reads = getattr(func, "__name__", "") == "__get__" and _property_of(func) not in _COMPUTED
         if reads or torch.compiler.is_compiling():
             return func(*args, **kwargs)
-        return self._see(func, args, kwargs)
+        caller: FrameType | None = sys._getframe(1)
+        if caller is not None and caller.f_code is handle_torch_function.__code__:
+            # From a function that is written in Python, which asks for modes and is called again.
+            caller = caller.f_back and caller.f_back.f_back
+        return self._see(caller or sys._getframe(1), func, args, kwargs)
 
 
 class Values:
@@ -90,9 +119,13 @@ class Values:
         self._numbers: dict[Hashable, int] = {}
         self._tensors: dict[int, _Numbered] = {}
         """By id."""
+        self.changed: set[int] = set()
+        """Numbers of what was changed in place afterwards."""
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Hashable | None:
         """Return what a call depends on; None where an argument may hide a state of its own."""
+        if "empty" in getattr(function, "__name__", ""):
+            return None  # whatever was there
         try:
             key = (function, autocast_type(), *self._keys((args, kwargs)))
             hash(key)
@@ -119,12 +152,18 @@ class Values:
 
     def returned(self, key: Hashable, output: Any, args: Any, kwargs: Any) -> None:
         """Number what a call has computed, and what it has changed in place."""
-        for place, tensor in enumerate(tensors_of(output)):
-            self._give(tensor, (key, place))
         for place, tensor in enumerate(tensors_of((args, kwargs))):
             known = self._known(tensor)
             if known is not None and known.version != tensor._version:
+                base = self._known(tensor._base) if tensor._base is not None else None
+                self.changed |= {known.number, base.number if base is not None else known.number}
                 self._give(tensor, (key, "changed", place))
+        for place, tensor in enumerate(tensors_of(output)):
+            self._give(tensor, (key, place))
+
+    def numbers(self, output: Any) -> set[int]:
+        """Return those of what a call has computed."""
+        return {self._number(tensor) for tensor in tensors_of(output)}
 
     def _known(self, tensor: torch.Tensor) -> _Numbered | None:
         known = self._tensors.get(id(tensor))

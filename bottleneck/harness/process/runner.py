@@ -134,7 +134,9 @@ def strip_frames(trace: types.TracebackType | None) -> types.TracebackType | Non
     ours = (OURS, _ours_as_imported())
     kept: list[types.TracebackType] = []
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(ours):
+        code = trace.tb_frame.f_code
+        # What is called in place of a caller's stands in its file.
+        if not code.co_filename.startswith(ours) and code.co_varnames[:1] != ("_bottleneck_calls",):
             kept.append(trace)
         trace = trace.tb_next
     rest = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import traceback
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -19,6 +21,7 @@ from torch_bottleneck.harness.facts import repeats
 from torch_bottleneck.harness.facts.flops import FlopStep
 from torch_bottleneck.harness.facts.repeats import RepeatWatch
 from torch_bottleneck.harness.facts.values import Values
+from torch_bottleneck.harness.process.runner import strip_frames
 from torch_bottleneck.harness.trials.patches import make_patches
 from torch_bottleneck.harness.trials.patches.base import Patch
 from torch_bottleneck.model.run import RepeatFacts
@@ -233,6 +236,28 @@ def test_modes_of_the_script_nest_as_without() -> None:
     doubles.__exit__(None, None, None)
     assert torch.sum(x).item() == 3
     assert not get_function_modes()
+
+
+def test_warnings_and_errors_are_those_of_the_scripts_lines() -> None:
+    """One that has been shown is not shown again, and one of ours nowhere."""
+    guesses, targets, watch = torch.randn(3, 1), torch.randn(3), RepeatWatch()
+
+    def step() -> str:
+        nn.functional.mse_loss(guesses, targets)
+        with pytest.raises(RuntimeError) as caught:
+            guesses @ torch.ones(7, 7)
+        lines = traceback.extract_tb(strip_frames(caught.tb))
+        return " ".join(f"{line.name}:{line.lineno}" for line in lines)
+
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        plain = step()
+        watch.begin()
+        try:
+            assert step() == plain
+        finally:
+            watch.end()
+    assert [warning.filename for warning in shown] == [__file__], "the sizes differ"
 
 
 def test_a_fork_looks_at_nothing() -> None:
@@ -491,7 +516,7 @@ def test_a_product_is_handed_out_again_with_its_gradients(once: Patch) -> None:
     model, x = Adapted(lambda x, w: nn.functional.linear(x, w)), torch.randn(4, 8)
     for _ in range(4):
         model(x).sum().backward()
-    assert once.count == 4
+    assert once.count == 3, "the first pass only looks"
     assert model.base.weight.grad is not None
     assert model.base.weight.grad[0].tolist() == pytest.approx((8 * x.sum(0)).tolist(), rel=1e-4)
 
@@ -594,3 +619,19 @@ def test_what_was_computed_without_gradients_is_not_handed_out_where_they_are_ne
         loss.backward()
     assert model.base.weight.grad is not None
     assert bool(model.base.weight.grad.any())
+
+
+def test_what_is_written_into_later_belongs_to_one_alone(once: Patch) -> None:
+    def weights(links: torch.Tensor) -> torch.Tensor:
+        first, second = torch.zeros(4, 4), torch.zeros(4, 4)
+        first[0] = 1.0
+        second[1:].fill_(2.0)
+        rows, others = torch.ones(4), torch.ones(4)
+        rows += links[0]
+        return first + 10.0 * second + rows * others
+
+    model, x = Spread(weights), torch.randn(4, 8)
+    found = [model(x) for _ in range(4) if (model(x).sum().backward() or True)]
+    once.uninstall()
+    for each in found:
+        torch.testing.assert_close(each, model(x))

@@ -14,6 +14,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ import torch
 from ... import torch_private
 from ...events.hooks import goes_to_device
 from ...facts.repeats import given, random_state
-from ...facts.values import Functions, ModuleKey, Values, tensors_of
+from ...facts.values import Functions, ModuleKey, Values, call_from, tensors_of
 from ...lines.sites import is_library
 from .base import Patch, Program
 
@@ -40,7 +41,9 @@ class _Known:
     """Who called: a module, or a line."""
     output: Any
     versions: list[int]
-    """Of the output's tensors: what the script changes in place is not handed out."""
+    """Of the output's tensors: what the script has changed in place is not handed out."""
+    numbers: set[int]
+    """Of its values, where it is a function's; nor what the script changes in place later."""
     graded: bool
     """It was recorded for a backward, if it needs one."""
     is_bare: bool
@@ -139,11 +142,10 @@ class CalledOnce(Patch):
 
         return __call__
 
-    def _see(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        caller = sys._getframe(2)
+    def _see(self, caller: FrameType, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         which = (caller.f_code, caller.f_lasti, function)
         if self._looking or not self._looks_at(which):
-            return function(*args, **kwargs)
+            return call_from(caller, function, args, kwargs)
         key = self._values.call(function, *given(args, kwargs))
         if key is not None:
             # Without gradients nothing shows which values would need one.
@@ -157,7 +159,7 @@ class CalledOnce(Patch):
                 return known
         states = [each._version for each in tensors_of((args, kwargs))] if key is not None else []
         random = self._random_state()
-        output = function(*args, **kwargs)
+        output = call_from(caller, function, args, kwargs)
         if key is not None and self._random_state() == random:
             self._values.returned(key, output, args, kwargs)
             # What it changes has to be changed each time.
@@ -191,6 +193,8 @@ class CalledOnce(Patch):
         known = self._known[which].get(key) if key is not None else None
         if known is None or not known.is_as_returned or not (known.is_bare or known.graded >= graded):
             return None
+        if which is None and (not self._passes or known.numbers & self._values.changed):
+            return None
         known.asked = self._passes + 1
         self._repeating |= {place, known.place}
         self.acted_here()
@@ -218,6 +222,7 @@ class CalledOnce(Patch):
             place=place,
             output=output,
             versions=[each._version for each in tensors],
+            numbers=self._values.numbers(output) if which is None else set(),
             graded=torch.is_grad_enabled(),
             is_bare=bare,
             asked=self._passes + 1,
