@@ -207,6 +207,8 @@ def enter_first(mode: Any) -> bool:
 
 def leave(mode: Any) -> None:
     """Take a mode of functions away, wherever it stands among those that the script has entered since."""
+    if mode not in torch.overrides._get_current_function_mode_stack():
+        return  # of another thread, or gone with all others
     above = []
     while (last := torch.overrides._pop_mode()) is not mode:
         above.append(last)

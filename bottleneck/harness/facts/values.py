@@ -52,6 +52,11 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
         yield from tensors_of(list(value.values()))
 
 
+def _with_versions(value: Any) -> Iterator[torch.Tensor]:
+    """Yield those that tell when they are changed: those of inference do not."""
+    return (each for each in tensors_of(value) if not each.is_inference())
+
+
 class ModuleKey(NamedTuple):
     """What a call of a module depends on."""
 
@@ -129,7 +134,7 @@ class Values:
         try:
             key = (function, autocast_type(), *self._keys((args, kwargs)))
             hash(key)
-        except (LookupError, RuntimeError, TypeError):  # of inference: without a version
+        except (LookupError, TypeError):
             return None
         return key
 
@@ -152,18 +157,18 @@ class Values:
 
     def returned(self, key: Hashable, output: Any, args: Any, kwargs: Any) -> None:
         """Number what a call has computed, and what it has changed in place."""
-        for place, tensor in enumerate(tensors_of((args, kwargs))):
+        for place, tensor in enumerate(_with_versions((args, kwargs))):
             known = self._known(tensor)
             if known is not None and known.version != tensor._version:
                 base = self._known(tensor._base) if tensor._base is not None else None
                 self.changed |= {known.number, base.number if base is not None else known.number}
                 self._give(tensor, (key, "changed", place))
-        for place, tensor in enumerate(tensors_of(output)):
+        for place, tensor in enumerate(_with_versions(output)):
             self._give(tensor, (key, place))
 
     def numbers(self, output: Any) -> set[int]:
         """Return those of what a call has computed."""
-        return {self._number(tensor) for tensor in tensors_of(output)}
+        return {self._number(tensor) for tensor in _with_versions(output)}
 
     def _known(self, tensor: torch.Tensor) -> _Numbered | None:
         known = self._tensors.get(id(tensor))
@@ -176,7 +181,7 @@ class Values:
 
     def _keys(self, value: Any) -> Iterator[Hashable]:
         if isinstance(value, torch.Tensor):
-            if type(value) not in (torch.Tensor, torch.nn.Parameter):
+            if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.is_inference():
                 raise LookupError
             yield torch.Tensor
             yield self._number(value)

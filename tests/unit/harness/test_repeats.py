@@ -635,3 +635,17 @@ def test_what_is_written_into_later_belongs_to_one_alone(once: Patch) -> None:
     once.uninstall()
     for each in found:
         torch.testing.assert_close(each, model(x))
+
+
+def test_tensors_of_inference_are_no_obstacle(once: Patch) -> None:
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh()), torch.randn(4, 8)
+
+    def step() -> None:
+        with torch.inference_mode():
+            model(model(x) + 1.0)
+        model(x).sum().backward()
+
+    for _ in range(3):
+        step()
+    once.uninstall()
+    assert seen(step).calls == 0

@@ -57,8 +57,8 @@ class _Known:
 
 
 def _is_plain(output: Any) -> bool:
-    several = type(output) in (tuple, list) and all(isinstance(each, torch.Tensor) for each in output)
-    return isinstance(output, torch.Tensor) or several
+    several = output if type(output) in (tuple, list) else [output]
+    return all(isinstance(each, torch.Tensor) and not each.is_inference() for each in several)
 
 
 class CalledOnce(Patch):
