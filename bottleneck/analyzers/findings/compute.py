@@ -477,9 +477,12 @@ class ForwardRepeated(Analyzer):
         answer = facts.ask(WhatIf.FORWARD_ONCE)
         if repeats is None or answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
             return
-        told = f"{repeats.module} computes again what it has computed in this step"
+        sites = sorted(repeats.sites, key=lambda item: -(item.total_ms or 0.0))
+        phase, what, told = "repeated", repeats.module, "computes again what this step has computed"
         if repeats.steady and repeats.steady_ms > repeats.again_ms:
-            told = f"{repeats.steady} computes in each step what does not change"
+            phase, what, told = "steady", repeats.steady, "computes in each step what does not change"
+        call = next((item.call for item in sites if item.phase == phase), "")
+        what = f"`{call}`" if call else what
         shares = (
             (repeats.share, "in modules: known in this step"),
             (repeats.steady_share, "in modules: known in an earlier one"),
@@ -487,13 +490,13 @@ class ForwardRepeated(Analyzer):
         )
         yield self.finding(
             facts,
-            f"{told}: {ms(answer.saves_ms)}",
+            f"{what} {told}: {ms(answer.saves_ms)}",
             answer=answer,
             evidence=[
                 Evidence(text=f"{percent(share)} of the time {where}", source="their calls")
                 for share, where in shares
                 if share > 0
             ],
-            sites=[item.site for item in sorted(repeats.sites, key=lambda item: -(item.total_ms or 0.0))],
+            sites=[item.site for item in sites],
             not_this="Buffers, as the statistics of a normalisation, are not compared.",
         )

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -25,7 +25,8 @@ from ...clocks import perf_counter_ns
 from ...model.run import RepeatFacts, SiteTime, SourceSite
 from .. import torch_private
 from ..events.replacing import Replacements
-from ..lines.sites import user_site
+from ..lines.calls import Position, call_at, position_of
+from ..lines.sites import user_frame
 from .values import Functions, Values, call_from, digest, tensors_of
 
 _MOST_FUNCTIONS = 20_000
@@ -89,7 +90,8 @@ class _Repeat:
     name: str
     ns: int
     graded: bool
-    site: SourceSite | None
+    at: tuple[CodeType, int] | None
+    """The user's code that leads to it, and its instruction."""
     alike_ns: list[int]
     """Of all calls with this input, the first included."""
     steady: bool = False
@@ -314,7 +316,7 @@ class RepeatWatch:
         before = self._seen.get(key)
         if before is not None and before[0] >= graded:
             before[1].append(ns)
-            return [_Repeat(type(module).__name__, ns, graded, user_site(), before[1], later=self.steps > 0)]
+            return [_Repeat(type(module).__name__, ns, graded, _user_code(), before[1], later=self.steps > 0)]
         self._seen[key] = graded, [ns]
         return call.within
 
@@ -334,9 +336,9 @@ class RepeatWatch:
         before.graded = graded if steady or not is_known else before.graded
         if not is_known:
             return []
-        site, later = user_site(), self.steps > 0
+        at, later = _user_code(), self.steps > 0
         outside = not self._stack
-        return [_Repeat(name, ns, not bare, site, before.alike_ns, steady, later, outside)]
+        return [_Repeat(name, ns, not bare, at, before.alike_ns, steady, later, outside)]
 
 
 def _ns(repeats: Iterable[_Repeat]) -> int:
@@ -351,13 +353,30 @@ def _most(repeats: Iterable[_Repeat]) -> str:
     return names.most_common(1)[0][0] if names else ""
 
 
+def _user_code() -> tuple[CodeType, int] | None:
+    frame = user_frame(2)
+    return (frame.f_code, frame.f_lasti) if frame is not None else None
+
+
 def _sites(repeats: Iterable[_Repeat], phase: str) -> Iterator[SiteTime]:
-    """Yield the user's lines that lead to them, the most expensive first."""
-    lines: Counter[SourceSite] = Counter()
+    """Yield the user's lines that lead to them, the most expensive first, with their calls."""
+    lines: defaultdict[SourceSite, Counter[Position]] = defaultdict(Counter)
     calls: Counter[SourceSite] = Counter()
     for each in repeats:
-        if each.site is not None:
-            lines[each.site] += each.ns
-            calls[each.site] += 1
-    for site, ns in lines.most_common():
-        yield SiteTime(site=site, phase=phase, count=calls[site], total_ms=ns / 1e6)
+        if each.at is not None:
+            code, position = each.at[0], position_of(*each.at)
+            site = SourceSite(file=code.co_filename, line=position[0], function=code.co_name)
+            lines[site][position] += each.ns
+            calls[site] += 1
+    for site, positions in sorted(lines.items(), key=lambda item: -item[1].total()):
+        most = positions.most_common(1)[0][0]
+        # Before Python 3.11 no column tells which call of a line it is.
+        call, callee = call_at(site.file, most, {}) if most[2] is not None else ("", "")
+        yield SiteTime(
+            site=site,
+            phase=phase,
+            call=call,
+            callee=callee,
+            count=calls[site],
+            total_ms=positions.total() / 1e6,
+        )
