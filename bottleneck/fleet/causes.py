@@ -55,7 +55,7 @@ def among_peers(late: Sequence[RankSummary], peers: Sequence[RankSummary]) -> Am
     """
 
     def typical(ranks: Sequence[RankSummary], cause: LateCause) -> float:
-        return float(np.median([np.median(s.own_work_ms.get(cause) or [0.0]) for s in ranks]))
+        return float(np.median([_ordinary_ms(s, cause) for s in ranks]))
 
     out: Amounts = {}
     for cause in _known(late):
@@ -80,10 +80,15 @@ def parts_ms(summaries: Sequence[RankSummary], sent: Sequence[object]) -> NDArra
     return np.asarray(np.minimum(typical, usual + shown).T)
 
 
+def _ordinary_ms(summary: RankSummary, cause: LateCause) -> float:
+    """Return what a rank does of a cause in an ordinary step."""
+    return float(np.median(summary.own_work_ms.get(cause) or [0.0]))
+
+
 def _typical(summaries: Sequence[RankSummary]) -> tuple[list[LateCause], NDArray[np.float64]]:
     """Return the causes that are known, and each rank's work for them in an ordinary step, (n, causes)."""
     causes = _known(summaries)
-    work = [[np.median(s.own_work_ms.get(cause) or [0.0]) for cause in causes] for s in summaries]
+    work = [[_ordinary_ms(s, cause) for cause in causes] for s in summaries]
     return causes, np.array(work, dtype=np.float64).reshape(len(summaries), len(causes))
 
 
@@ -101,9 +106,7 @@ def disturbed_ms(
     out = np.zeros(len(summaries))
     for lane, summary in enumerate(summaries):
         least = min((k for k, what in enumerate(sent) if what == sent[lane]), key=lambda k: waits_ms[k])
-        told = summary.own_kernels_ms - sum(
-            float(np.median(summary.own_work_ms.get(c) or [0.0])) for c in _DEVICE
-        )
+        told = summary.own_kernels_ms - sum(_ordinary_ms(summary, cause) for cause in _DEVICE)
         out[lane] = -max(0.0, told) + sum(
             max(0.0, kernel.ms - (usual.ms - _taken_ms(usual, kernel)) * kernel.count / usual.count)
             for kernel, usual in _same(summary.kernels, summaries[least].kernels)

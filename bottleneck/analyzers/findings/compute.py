@@ -447,10 +447,10 @@ class ForwardRepeated(Analyzer):
 
     How it is measured
         The calls of all modules, and of torch's functions, in the steps in which FLOPs are counted. A
-        module repeats itself if its inputs and parameters are the same tensors, unchanged since, and
-        neither call drew random numbers; a function if it is given values that were computed by the
-        same functions from the same tensors, and if the same comes out. From another step only what no
-        gradient is recorded for. Not in compiled code.
+        module repeats itself if it is given the same values, its parameters are unchanged, and neither
+        call drew random numbers; a function if it is given the same values, and if the same comes out.
+        Values are the same that the same functions have computed from the same tensors. From another
+        step only what no gradient is recorded for. Not in compiled code.
 
     What it costs you
         The time in such calls over that in all calls of modules, and the same share of the backward

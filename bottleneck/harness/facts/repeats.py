@@ -1,9 +1,9 @@
 """Which calls of modules, and of functions inside them, compute again what was computed before.
 
 In: the calls of modules while FLOPs are counted, when nothing is timed. Out: `RepeatFacts` for run.json. A
-call repeats another one of the same module in its step if its inputs and its parameters are the same tensors,
-unchanged since, and neither drew random numbers; a call of one of torch's functions if it is given the same
-values, and the same comes out (`values`). What no gradient is recorded for may come out the same in each
+call repeats another one of the same module in its step if it is given the same values, its parameters are
+unchanged, and neither drew random numbers; a call of one of torch's functions if it is given the same values,
+and the same comes out (`values`). What no gradient is recorded for may come out the same in each
 step, too. Beside it: whether modules that are not trained stand behind others that are. Nothing is looked at
 where dynamo has compiled anything, nor inside a backward, where checkpoints recompute on purpose.
 """
@@ -257,8 +257,8 @@ class RepeatWatch:
             _wait_for_device()
             since_ns = perf_counter_ns()
             untrained, random = module is not None and is_untrained(module), random_state()
-            around = module.training if module is not None else None
-            trains = around if around is not None else not self._stack or self._stack[-1].trains
+            outer = self._stack[-1].trains if self._stack else True
+            trains = module.training if module is not None else outer
             start_ns = perf_counter_ns()
             self._looked_ns += start_ns - since_ns
             call = _Call(depth, random, start_ns, self._looked_ns, untrained, trains, module is not None)

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -31,6 +31,7 @@ _PASSES = 2
 _PASSES_OF_LINES = 4
 """The same of lines that copy: a step of two models has two passes."""
 _is_compiling = torch.compiler.is_compiling
+_Looked = TypeVar("_Looked")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -170,16 +171,16 @@ class CalledOnce(Patch):
     def _key_of(self, module: torch.nn.Module, args: Any, kwargs: Any) -> ModuleKey | None:
         if id(module) not in self._parameters:
             self._parameters[id(module)] = module, list(module.parameters())
-        self._looking = True
-        try:
-            return self._values.module_call(module, args, kwargs, self._parameters[id(module)][1])
-        finally:
-            self._looking = False
+        return self._aside(self._values.module_call, module, args, kwargs, self._parameters[id(module)][1])
 
     def _random_state(self) -> tuple[bytes, ...]:
+        return self._aside(random_state)
+
+    def _aside(self, look: Callable[..., _Looked], *args: Any) -> _Looked:
+        """Call something of ours, whose functions are none of the script's."""
         self._looking = True
         try:
-            return random_state()
+            return look(*args)
         finally:
             self._looking = False
 
