@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
 import time
 
+import pytest
 from unit.harness.samplers import wait_for_samplers
 
 from torch_bottleneck.harness.lines.loop_lines import LoopLines
@@ -110,6 +112,22 @@ def test_the_switch_interval_is_the_programs_own_again_after_the_last_sampler():
             assert sys.getswitchinterval() <= SWITCH_SECONDS * 1.01
         assert sys.getswitchinterval() <= SWITCH_SECONDS * 1.01
     assert sys.getswitchinterval() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's timers")
+def test_the_waits_of_a_sampler_end_on_time_and_those_of_the_program_as_ever():
+    libc, late = ctypes.CDLL(None), 30  # PR_GET_TIMERSLACK
+    usual, seen = libc.prctl(late, 0, 0, 0, 0), []
+
+    def sample() -> None:
+        with short_switches():
+            seen.append(libc.prctl(late, 0, 0, 0, 0))
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    sampler.join()
+    assert seen == [1]
+    assert libc.prctl(late, 0, 0, 0, 0) == usual
 
 
 def test_a_forked_child_has_the_programs_own_switch_interval():
