@@ -337,14 +337,15 @@ for parameter in encoder.parameters():
         title="Compute once what comes out the same",
         addresses=("BN316",),
         what_to_change="A module is called again with the same input and unchanged parameters, or functions are"
-        " given the same values. Keep the output of the first call until the next batch or update. What does"
-        " not change from step to step (masks, tables, the norms of a graph) is computed before the loop.",
+        " given the same values. Keep the output of the first call until the next batch or update. Metrics take"
+        " the outputs of the forward that trains, detached. What does not change from step to step (masks,"
+        " tables, the norms of a graph) is computed before the loop.",
         when=seen("forward.repeated_share", ">", 0.0, "the same is computed again"),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.FORWARD_ONCE,
         basis="the calls that repeat others",
         may_break="What is kept too long is out of date after an update. Statistics of BatchNorm are updated"
-        " once, not twice.",
+        " once, not twice. Outputs in training have dropout in them.",
         code="""\
 import torch
 

@@ -432,15 +432,13 @@ class RepeatFacts(_Record, frozen=True, kw_only=True):
     ungraded_share: float = 0.0
     """Of the time of functions that record nothing for backward: in calls that compute what is known."""
 
-    @property
-    def again_ms(self) -> float:
-        """The time of calls that repeat others of their step, ms, over the steps that were looked at."""
-        return sum(item.total_ms or 0.0 for item in self.sites if item.phase == "repeated")
+    def ms_of(self, phase: str) -> float:
+        """Return the time of the calls at such sites, ms, over the steps that were looked at.
 
-    @property
-    def steady_ms(self) -> float:
-        """The same of calls that compute in each step what does not change."""
-        return sum(item.total_ms or 0.0 for item in self.sites if item.phase == "steady")
+        Repeated: they repeat others of their step. Tested: they run without gradients what this step trains
+        on. Steady: they compute in each step what does not change.
+        """
+        return sum(item.total_ms or 0.0 for item in self.sites if item.phase == phase)
 
 
 class UnreadGradients(_Record, frozen=True, kw_only=True):

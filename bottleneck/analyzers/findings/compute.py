@@ -437,6 +437,14 @@ class OutputsNobodyCounts(Analyzer):
         )
 
 
+_AGAIN = {
+    "repeated": "computes again what this step has computed",
+    "tested": "runs the model once more, on what this step trains on",
+    "steady": "computes in each step what does not change",
+}
+"""Sites of repeated calls, by phase -> what is said of the call."""
+
+
 class ForwardRepeated(Analyzer):
     """A module or a function computes again what is known from this step, or from another one.
 
@@ -450,7 +458,9 @@ class ForwardRepeated(Analyzer):
         module repeats itself if it is given the same values, its parameters are unchanged, and neither
         call drew random numbers; a function if it is given the same values, and if the same comes out.
         Values are the same that the same functions have computed from the same tensors. From another
-        step only what no gradient is recorded for. Not in compiled code.
+        step only what no gradient is recorded for. Not in compiled code. A model that runs without
+        gradients on the very input that it is trained on does so again, in whatever mode: its outputs
+        in training are as good for a metric, or as a target.
 
     What it costs you
         The time in such calls over that in all calls of modules, and the same share of the backward
@@ -478,9 +488,8 @@ class ForwardRepeated(Analyzer):
         if repeats is None or answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
             return
         sites = sorted(repeats.sites, key=lambda item: -(item.total_ms or 0.0))
-        phase, what, told = "repeated", repeats.module, "computes again what this step has computed"
-        if repeats.steady and repeats.steady_ms > repeats.again_ms:
-            phase, what, told = "steady", repeats.steady, "computes in each step what does not change"
+        phase = max(_AGAIN, key=repeats.ms_of)
+        what, told = repeats.steady if phase == "steady" else repeats.module, _AGAIN[phase]
         call = next((item.call for item in sites if item.phase == phase), "")
         what = f"`{call}`" if call else what
         shares = (

@@ -3,13 +3,15 @@
 In: the calls of modules while FLOPs are counted, when nothing is timed. Out: `RepeatFacts` for run.json. A
 call repeats another one of the same module in its step if it is given the same values, its parameters are
 unchanged, and neither drew random numbers; a call of one of torch's functions if it is given the same values,
-and the same comes out (`values`). What no gradient is recorded for may come out the same in each
-step, too. Beside it: whether modules that are not trained stand behind others that are. Nothing is looked at
-where dynamo has compiled anything, nor inside a backward, where checkpoints recompute on purpose.
+and the same comes out (`values`). What no gradient is recorded for may come out the same in each step, too. A
+model that runs without gradients on what it is trained on does so again, in whatever mode. Beside it: whether
+modules that are not trained stand behind others that are. Nothing is looked at where dynamo has compiled
+anything, nor inside a backward, where checkpoints recompute on purpose.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import threading
 from collections import Counter, defaultdict
@@ -20,6 +22,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from torch.optim import optimizer as optim_module
 
 from ...clocks import perf_counter_ns
 from ...model.run import RepeatFacts, SiteTime, SourceSite
@@ -100,6 +103,8 @@ class _Repeat:
     """In a step behind the first one."""
     outside: bool = False
     """Of all modules."""
+    tests: bool = False
+    """The model is trained on the same input in this step: its outputs are as good."""
 
 
 @dataclass(slots=True)
@@ -136,6 +141,9 @@ class RepeatWatch:
         self._stack: list[_Call] = []
         self._seen: dict[Hashable, tuple[bool, list[int]]] = {}
         """Each call, whether its output could stand for one that needs gradients, and what its like took."""
+        self._trained: set[Hashable] = set()
+        self._tests: defaultdict[Hashable, list[_Repeat]] = defaultdict(list)
+        """Outermost calls of modules in this step with gradients, and those without, in whatever mode."""
         self._total_ns = self._graded_ns = self._untrained_ns = self._fed_ns = 0
         self._repeats: list[_Repeat] = []
         self._looked_ns = 0
@@ -154,14 +162,14 @@ class RepeatWatch:
         if not self._on and not torch_private.dynamo_counter("stats", "unique_graphs"):
             self._on, self._thread, self.steps = True, threading.get_ident(), 0
             self._replaced.hook(torch_private.ModuleHooks(self._before, self._after))
+            self._replaced.hook(optim_module.register_optimizer_step_post_hook(self._values.updated))
             self._replaced.put(torch.autograd, "backward", self._make_backward)
             self._replaced.put(torch.nn.Module, "__call__", self._make_call)
             self._everywhere = torch_private.enter_first(self._mode)
 
     def step(self) -> None:
         """Another step begins: what the last one computed is gone."""
-        self._seen.clear()
-        self._stack.clear()
+        self._forget()
         self.steps += 1
 
     def end(self) -> RepeatFacts | None:
@@ -170,13 +178,13 @@ class RepeatWatch:
         if self._everywhere:
             torch_private.leave(self._mode)
         whole, self._on, self._everywhere = self._on, False, False
-        self._seen.clear()
-        self._stack.clear()
+        self._forget()
         self._values, self._computed = Values(), {}
         if not (whole and self._total_ns):
             return None
         longer_ns = _as_usual(self._repeats)
         again = [each for each in self._repeats if not each.steady]
+        tests = [each for each in again if each.tests]
         steady = [each for each in self._repeats if each.steady]
         bare = [each for each in self._repeats if each.later and not each.graded]
         within = [each for each in again if not each.outside]
@@ -186,7 +194,11 @@ class RepeatWatch:
             share=_ns(within) / (self._total_ns - sum(longer_ns.values())),
             graded_share=_ns(each for each in within if each.graded)
             / max(1, self._graded_ns - longer_ns[True]),
-            sites=[*_sites(again, "repeated"), *_sites(steady, "steady")],
+            sites=[
+                *_sites((each for each in again if not each.tests), "repeated"),
+                *_sites(tests, "tested"),
+                *_sites(steady, "steady"),
+            ],
             fed_share=self._fed_ns / self._untrained_ns if self._untrained_ns else None,
             steady=_most(steady),
             steady_share=_ns(each for each in steady if not each.outside) / max(1, self._later_ns),
@@ -194,6 +206,12 @@ class RepeatWatch:
             / max(1, self._outside_ns),
             ungraded_share=min(1.0, _ns(bare) / max(1, self._ungraded_ns)),
         )
+
+    def _forget(self) -> None:
+        self._seen.clear()
+        self._stack.clear()
+        self._trained.clear()
+        self._tests.clear()
 
     def _looks(self) -> bool:
         mine = self._on and not self._looking and threading.get_ident() == self._thread
@@ -310,15 +328,30 @@ class RepeatWatch:
             self._untrained_ns += ns
             needed = any(each.requires_grad for each in tensors_of((args, kwargs)))
             self._fed_ns += ns if graded and needed else 0
-        key = self._values.module_call(module, args, kwargs) if random_state() == call.random else None
-        if key is None:
+        key, name = self._values.module_call(module, args, kwargs), type(module).__name__
+        again = _Repeat(name, ns, graded, _user_code(), [ns], later=self.steps > 0)
+        if key is not None and not self._stack and self._is_test(again, (key.parameters, key.others)):
+            return [again]
+        if key is None or random_state() != call.random:
             return call.within
         before = self._seen.get(key)
         if before is not None and before[0] >= graded:
             before[1].append(ns)
-            return [_Repeat(type(module).__name__, ns, graded, _user_code(), before[1], later=self.steps > 0)]
+            again.alike_ns = before[1]
+            return [again]
         self._seen[key] = graded, [ns]
         return call.within
+
+    def _is_test(self, call: _Repeat, what: Hashable) -> bool:
+        """Return whether a call needs none of its outputs recorded, and another one has the same recorded."""
+        if call.graded:
+            self._trained.add(what)
+            self._repeats += self._tests.pop(what, [])
+            return False
+        call.tests = what in self._trained
+        if not call.tests:
+            self._tests[what].append(dataclasses.replace(call, tests=True))
+        return call.tests
 
     def _note_function(self, name: str, ns: int, key: Hashable | None, output: Any) -> list[_Repeat]:
         graded = torch.is_grad_enabled()

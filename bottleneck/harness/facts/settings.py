@@ -53,7 +53,7 @@ import gc
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,16 +158,19 @@ class Seen:
         with contextlib.suppress(Exception):
             self._ungraded[id(module)] = (module, torch_private.versions(module))
 
-    @property
-    def frozen(self) -> bool | None:
-        """Whether none of these modules has changed since; None without a module that has parameters.
+    def frozen(self, optimizers: Sequence[Any]) -> bool | None:
+        """Return whether none of these modules has changed since; None without one that has parameters.
+
+        What an optimizer updates changes, though a fused one counts no version.
 
         None, too, where one is built like a model that is trained and has not changed yet: a target network
         is copied from it every few hundred steps, a reference model never is.
         """
         kept = [(module, before) for module, before in self._ungraded.values() if before]
-        if any(torch_private.versions(module) != before for module, before in kept):
-            return False
+        updated = {id(p) for optimizer in optimizers for p in _parameters(optimizer) if p.requires_grad}
+        for module, before in kept:
+            if torch_private.versions(module) != before or any(id(p) in updated for p in module.parameters()):
+                return False
         return None if not kept or self.twins else True
 
     @property
@@ -323,7 +326,7 @@ def _read_seen(settings: dict[str, JsonValue], seen: Seen, optimizers: Sequence[
         settings["torchscript"] = any(isinstance(module, torch.jit.ScriptModule) for module in roots)
         _read_parameters(settings, roots)
         settings["gradients.unused_share"] = _unused_gradients(roots, optimizers)
-    frozen = seen.frozen
+    frozen = seen.frozen(optimizers)
     if frozen is not None:
         settings["ungraded.frozen"] = frozen
     if seen.twins:
@@ -392,7 +395,7 @@ def _unused_gradients(roots: list[Any], optimizers: Sequence[Any]) -> float:
 
     A module of which no optimizer has any parameter is updated in another way, or not in training.
     """
-    held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    held = {id(p) for optimizer in optimizers for p in _parameters(optimizer)}
     total = unused = 0
     for root in roots:
         parameters = list(root.parameters())
@@ -402,11 +405,15 @@ def _unused_gradients(roots: list[Any], optimizers: Sequence[Any]) -> float:
     return round(unused / total, 4) if total else 0.0
 
 
+def _parameters(optimizer: Any) -> Iterator[Any]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
 def _replica_bytes(optimizers: Sequence[Any]) -> int:
     """Return the bytes that other ranks keep: of parameters, gradients and the optimizers' state."""
     total = 0
     for optimizer in optimizers:
-        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+        for parameter in _parameters(optimizer):
             states = [v for v in optimizer.state.get(parameter, {}).values() if torch.is_tensor(v)]
             copies = 2 + sum(state.numel() == parameter.numel() for state in states)
             total += copies * torch_private.missing_bytes(parameter)

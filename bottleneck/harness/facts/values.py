@@ -60,8 +60,9 @@ def _with_versions(value: Any) -> Iterator[torch.Tensor]:
 class ModuleKey(NamedTuple):
     """What a call of a module depends on."""
 
-    parameters: tuple[tuple[int, int], ...]
-    """Each with its version."""
+    parameters: tuple[int, ...]
+    """The numbers of their values."""
+    trains: bool
     others: Hashable
 
 
@@ -153,7 +154,7 @@ class Values:
         if given is None:
             return None
         own = module.parameters() if parameters is None else parameters
-        return ModuleKey(tuple((id(each), each._version) for each in own), (module.training, given))
+        return ModuleKey(tuple(map(self._number, own)), module.training, given)
 
     def returned(self, key: Hashable, output: Any, args: Any, kwargs: Any) -> None:
         """Number what a call has computed, and what it has changed in place."""
@@ -165,6 +166,12 @@ class Values:
                 self._give(tensor, (key, "changed", place))
         for place, tensor in enumerate(_with_versions(output)):
             self._give(tensor, (key, place))
+
+    def updated(self, optimizer: Any, *_: Any) -> None:
+        """Note that an optimizer has made a step: a fused one counts no version of its parameters."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._give(parameter, object())
 
     def numbers(self, output: Any) -> set[int]:
         """Return those of what a call has computed."""

@@ -222,14 +222,24 @@ def test_a_model_without_gradients_is_frozen_as_long_as_nothing_writes_to_it(cha
     assert "ungraded.frozen" not in read_settings(seen)
     teacher, student = torch.nn.Linear(3, 4), torch.nn.Linear(3, 4)
     seen.without_gradients(torch.nn.ReLU())
-    assert seen.frozen is None
+    assert seen.frozen([]) is None
     seen.without_gradients(teacher)
     if changes:
         teacher.load_state_dict(student.state_dict())
     seen.without_gradients(teacher)
     assert read_settings(seen)["ungraded.frozen"] is not changes
     seen.release()
-    assert seen.frozen is None
+    assert seen.frozen([]) is None
+
+
+@pytest.mark.parametrize("needs_gradients", [True, False])
+def test_what_an_optimizer_updates_is_not_frozen_though_no_version_tells(needs_gradients: bool) -> None:
+    seen, model = Seen(), torch.nn.Linear(3, 4).requires_grad_(needs_gradients)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+    seen.without_gradients(model)
+    model.weight.grad = torch.ones(4, 3) if needs_gradients else None
+    optimizer.step()
+    assert read_settings(seen, [optimizer])["ungraded.frozen"] is not needs_gradients
 
 
 @pytest.mark.parametrize("trained", [torch.nn.Linear(3, 4), torch.nn.Linear(3, 5), torch.nn.Linear(4, 3)])

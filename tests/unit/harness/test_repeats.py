@@ -392,15 +392,58 @@ def test_a_metric_that_runs_the_model_again_has_no_backward() -> None:
     assert (found.calls, found.graded_share) == (3, 0.0), "the model twice, and argmax of the same"
 
 
-def test_what_was_computed_without_gradients_cannot_stand_for_what_needs_them() -> None:
-    model, x = nn.Linear(8, 2), torch.randn(4, 8)
+def test_a_part_that_was_computed_without_gradients_cannot_stand_for_one_that_needs_them() -> None:
+    model, x = nn.Sequential(nn.Linear(8, 2)), torch.randn(4, 8)
 
     def step() -> None:
         with torch.no_grad():
-            old = model(x)
+            old = model[0](x)
         (model(x) - old).sum().backward()
 
     assert seen(step).calls == 0
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_model_that_is_tested_on_what_it_is_trained_on_runs_once_too_often(first: bool) -> None:
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5)), torch.randn(4, 8)
+
+    def test(inputs: torch.Tensor) -> None:
+        model.eval()
+        with torch.no_grad():
+            model(inputs)
+        model.train()
+
+    def step(inputs: torch.Tensor) -> None:
+        if first:
+            test(inputs)
+        loss = model(x).sum()
+        if not first:
+            test(inputs)
+        loss.backward()
+
+    found = seen(lambda: step(x))
+    assert (found.calls, found.graded_share) == (1, 0.0)
+    assert found.ms_of("tested") > 0.0
+    assert found.ms_of("repeated") == 0.0
+    assert found.sites[0].site.function == "test"
+    assert seen(lambda: step(x.clone())).calls == 0, "on other inputs it is for a reason"
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_model_that_an_optimizer_has_updated_computes_anew(fused: bool) -> None:
+    model, x = nn.Linear(8, 2), torch.randn(4, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+
+    def step(*, update: bool) -> None:
+        model(x).sum().backward()
+        if update:
+            optimizer.step()
+        with torch.no_grad():
+            model(x)
+            model(x)
+
+    assert seen(lambda: step(update=True)).calls == 1
+    assert seen(lambda: step(update=False)).calls == 2
 
 
 def _twice(model: nn.Module, x: torch.Tensor, between: Callable[[], object]) -> None:
@@ -651,4 +694,4 @@ def test_tensors_of_inference_are_no_obstacle(once: Patch) -> None:
     for _ in range(3):
         step()
     once.uninstall()
-    assert seen(step).calls == 0
+    assert seen(step).ms_of("repeated") == 0.0

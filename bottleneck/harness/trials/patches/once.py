@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import torch
+from torch.optim import optimizer as optim_module
 
 from ... import torch_private
 from ...events.hooks import goes_to_device
@@ -83,6 +84,7 @@ class CalledOnce(Patch):
         self._looking = False
         self._values, self._functions = Values(), Functions(self._see)
         self.replaced.put(torch.nn.Module, "__call__", self._make_call)
+        self.replaced.hook(optim_module.register_optimizer_step_post_hook(self._values.updated))
         self.put_at_backward(self._make_engine)
 
     def uninstall(self) -> None:
