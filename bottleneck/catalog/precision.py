@@ -121,6 +121,42 @@ trainer = Trainer(precision="bf16-mixed")""",
         sources=(_AMP, _AMP_EXAMPLES, paper("1710.03740", "Mixed precision training")),
     ),
     Fix(
+        id="FX345",
+        title="Give 16 bits to what still computes in 32",
+        addresses=("BN303",),
+        what_to_change="Most products run in 16 bits, and some work beside them in float32: one factor in"
+        " float32 (a table of rotary angles, a mask, a scale) has made queries and keys float32, or autocast is"
+        " off there. Flash attention needs 16 bits. Keep the tables as they are, and cast what comes out back to"
+        " the type of the model.",
+        when=(
+            ON_CUDA,
+            given("kernels.bf16_share", ">", "@kernels.matmul_fp32_share", "most products run in 16 bits"),
+        ),
+        conflicts=("FX303", "FX304"),
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="8 bits of mantissa where there were 24: leave sums over many numbers and losses as they are.",
+        what_if=WhatIf.BF16,
+        what_if_bound=True,
+        basis="attention in float32 as timed in bf16, matrix kernels by the ratio of the rates",
+        code="""\
+import torch.nn.functional as F
+
+# `rotary` multiplies by float32 tables.
+q, k = rotary(q).to(v.dtype), rotary(k).to(v.dtype)
+out = F.scaled_dot_product_attention(q, k, v, is_causal=True)""",
+        undo="Remove the casts.",
+        verify="Flash or cuDNN attention kernels appear; the loss stays within its noise.",
+        can_try=True,
+        arithmetic=Arithmetic.BF16,
+        sources=(
+            source(
+                "https://github.com/facebookresearch/xformers/issues/742",
+                "xformers #742: rotary embeddings make queries and keys float32",
+            ),
+            source("https://github.com/Dao-AILab/flash-attention/issues/43", "flash-attention #43"),
+        ),
+    ),
+    Fix(
         id="FX304",
         title="Train in mixed precision (fp16, scaled loss)",
         addresses=("BN303",),

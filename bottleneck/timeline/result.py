@@ -171,6 +171,8 @@ class Timeline:
     """What `CALL_GONE` is about."""
     narrow: NarrowCall | None = None
     """What `KERNELS_SPREAD` is about."""
+    full_precision: SourceSite | None = None
+    """The line that most of the math in fp32 is asked for on."""
     input_call: SiteTime | None = None
     """See `Facts.input_call`."""
     update_loop: SourceSite | None = None

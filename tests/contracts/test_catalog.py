@@ -304,6 +304,10 @@ INPUTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "weight": torch.randn(5, 8, 8),
     },
     "FX344": lambda _: {"x": torch.randn(2, 3, 4)},
+    "FX345": lambda _: {
+        **{name: torch.randn(1, 2, 4, 8).bfloat16() for name in "qkv"},
+        "rotary": lambda x: x * torch.ones(8),
+    },
     "FX343": lambda _: {
         "queries": torch.randn(3, 8),
         "keys": torch.randn(4, 8),

@@ -85,15 +85,17 @@ class MatmulWithoutTf32(Analyzer):
 
 
 class Fp32WithoutAutocast(Analyzer):
-    """The training runs in fp32 without mixed precision.
+    """The training, or a part of it, runs in fp32 without mixed precision.
 
     What it means
         Products, convolutions and activations are in float32: half the rate of bf16 on tensor cores
-        even with TF32, and twice the bytes for every memory-bound kernel.
+        even with TF32, and twice the bytes for every memory-bound kernel. It may be only a part of
+        a step in 16 bits: one factor in float32, like a table of rotary angles, makes all that is
+        computed from it float32, and attention several times slower.
 
     How it is measured
         The autocast dtype seen in the model's forwards, and the share of products that ran in bf16
-        or fp16.
+        or fp16. Attention in float32 is timed in its own sizes after the capture.
 
     What it costs you
         Product kernels are replayed at the bf16 rate. The result is a bound where the rates are
@@ -104,25 +106,39 @@ class Fp32WithoutAutocast(Analyzer):
         GradScaler, bf16 does not.
 
     What to do
-        with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss.
+        with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss. Where the rest runs
+        in 16 bits, cast what has become float32 back before it is used: q.to(v.dtype).
 
     Source
         PyTorch documentation, "Automatic Mixed Precision"; Micikevicius et al., ICLR 2018.
+        facebookresearch/xformers issue 742 (rotary embeddings).
     """
 
     code = "BN303"
 
     def find(self, facts: Facts) -> Iterator[Finding]:
-        """Price bf16 where no autocast was seen."""
+        """Price bf16 where no autocast was seen, or where a part of the step is left out."""
         dtype = facts.context.get("autocast.dtype")
         low = facts.number("kernels.bf16_share") or 0.0
         answer = _priced(facts, WhatIf.BF16)
-        if facts.timeline.kind != "gpu" or answer is None or dtype not in (None, "none") or low > 0.05:
+        if facts.timeline.kind != "gpu" or answer is None:
             return
+        in_part = low > (facts.number("kernels.matmul_fp32_share") or 0.0)
+        if in_part and answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
+            return
+        if not in_part and (dtype not in (None, "none") or low > 0.05):
+            return
+        what = (
+            "Attention or some products run in fp32, the others in 16 bits"
+            if in_part
+            else "Products run in fp32"
+        )
+        site = facts.timeline.full_precision if in_part else None
         yield self.finding(
             facts,
-            f"Products run in fp32; in bf16 the step would take {ms(answer.step_ms)}",
+            f"{what}; in bf16 the step would take {ms(answer.step_ms)}",
             answer=answer,
+            sites=[site] if site is not None else [],
             evidence=[
                 Evidence(
                     text=f"autocast seen in forwards: {dtype or 'not measured'}",

@@ -17,7 +17,7 @@ from ...model.codes import Part, WhatIf
 from ...model.diagnosis import WhatIfResult
 from ...model.doubt import Doubt, DoubtCode
 from ...model.finding import NEGLIGIBLE_SHARE
-from ...model.run import CostlyCalls, JsonValue, Run
+from ...model.run import CostlyCalls, JsonValue, Run, SourceSite
 from ...model.view import CodeNode, Role
 from ..lanes.budget import budget_lines, step_budget
 from ..lanes.by_code import code_tree, extra_nodes, input_gone_ms, share_of
@@ -148,10 +148,17 @@ class GpuReader:
             loop=self.known.loop.loop if self.known.loop is not None else None,
             costly=self.known.costly[0] if self.known.costly is not None else None,
             narrow=self.known.narrow.call if self.known.narrow is not None else None,
+            full_precision=self._full_precision_line(),
             **self._by_code(priced, usable=usable),
             device_lines=self._by_line(priced) if usable else (),
             view=step_view(trace, self.steps, program),
         )
+
+    def _full_precision_line(self) -> SourceSite | None:
+        if self.asked is None:
+            return None
+        work, duration = self.work, self.replay.program.duration
+        return self.asked.main_line(work.fp32_math | work.tf32_math | work.fp32_attention, duration)
 
     def _by_code(self, priced: Priced, *, usable: bool) -> dict[str, Any]:
         """Return the tree of the step, by the host's time, its extra work, and what is answered."""

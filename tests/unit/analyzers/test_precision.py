@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from torch_bottleneck.analyzers.findings.compute import DeviceBusy, ForwardRepeated, MemoryBoundKernels
-from torch_bottleneck.analyzers.findings.kernels import MaskWithoutEffect
+from torch_bottleneck.analyzers.findings.kernels import Fp32WithoutAutocast, MaskWithoutEffect
 from torch_bottleneck.analyzers.findings.memory_share import Recomputation
 from torch_bottleneck.analyzers.findings.precision import DoublePrecision, HalfPrecisionOnCpu
 from torch_bottleneck.catalog.match import match
@@ -71,6 +71,31 @@ def test_masks_are_a_finding_where_most_of_them_mask_nothing(idle: int, found: i
     assert [(fix.fix, fix.predicted_ms) for fix in fixes] == [("FX323", 88.0)] * found
     assert all(each.sites == (SITE,) and f"{idle} of 6" in each.title for each in findings)
     assert not list(MaskWithoutEffect().find(facts("cpu", run=Run(masks=MaskFacts(calls=8)))))
+
+
+@pytest.mark.parametrize(
+    ("full", "half", "autocast", "fixes"),
+    [
+        (0.6, 0.0, "none", ["FX303"]),
+        (0.6, 0.0, "bfloat16", []),
+        (0.0, 0.14, "none", ["FX345"]),
+        (0.1, 0.4, "bfloat16", ["FX345"]),
+    ],
+)
+def test_float32_is_a_finding_in_the_whole_step_or_in_a_part_of_it(
+    full: float, half: float, autocast: str, fixes: list[str]
+) -> None:
+    shares = {"kernels.matmul_fp32_share": full, "kernels.bf16_share": half}
+    context = {"device.kind": "cuda", "device.capability": 9.0, "autocast.dtype": autocast, **shares}
+    known = facts("gpu", context=context, saves={WhatIf.BF16: 19.0})
+    part = dataclasses.replace(known, timeline=dataclasses.replace(known.timeline, full_precision=SITE))
+    findings = list(Fp32WithoutAutocast().find(part))
+    assert [each.cost_ms for each in findings] == [19.0] * len(fixes)
+    matched = match(findings, context, known.timeline.what_ifs, 100.0)
+    assert [each.fix for each in matched if each.predicted_ms == 81.0] == fixes
+    if fixes == ["FX345"]:
+        assert findings[0].sites == (SITE,)
+        assert not list(Fp32WithoutAutocast().find(facts("gpu", context=context, saves={WhatIf.BF16: 0.6})))
 
 
 def at(

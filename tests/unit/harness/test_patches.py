@@ -997,6 +997,32 @@ def test_masks_that_mask_nothing_do_not_reach_fused_attention(
     assert patch.check().evidence == "no mask in 2 calls of fused attention"
 
 
+def test_attention_in_float32_gets_the_type_of_the_others_and_hands_out_its_own(
+    put_in: Callable[..., Patch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[torch.dtype] = []
+    plain = nn.functional.scaled_dot_product_attention
+
+    def noted(q: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        seen.append(q.dtype)
+        return plain(q, *args, **kwargs)
+
+    monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", noted)
+    patch = put_in("FX345")
+    q, mask = torch.randn(1, 2, 4, 8, requires_grad=True), torch.zeros(4, 4)
+    out = nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+    half, hides = q.bfloat16(), torch.ones(4, 4, dtype=torch.bool)
+    nn.functional.scaled_dot_product_attention(half, half, half, hides)
+    with torch.autocast("cpu", torch.bfloat16):
+        nn.functional.scaled_dot_product_attention(q, q, q)
+    assert seen == [torch.bfloat16, torch.bfloat16, torch.float32]
+    assert out.dtype is torch.float32
+    torch.testing.assert_close(out, plain(q, q, q), atol=0.02, rtol=0.02)
+    out.sum().backward()
+    assert q.grad is not None and q.grad.dtype is torch.float32
+    assert patch.check().evidence == "16 bits in 1 call of fused attention"
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_what_is_checkpointed_is_computed_once(put_in: Callable[..., Patch], reentrant: bool) -> None:
     patch = put_in("FX214")

@@ -95,6 +95,11 @@ def attend_with_mask(out: torch.Tensor) -> torch.Tensor:
     return nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
 
 
+def attend(out: torch.Tensor) -> torch.Tensor:
+    rows = out[None]
+    return nn.functional.scaled_dot_product_attention(rows, rows, rows)[0]
+
+
 def offloaded(out: torch.Tensor) -> torch.Tensor:
     with OFFLOADS:
         return out.exp() * out
@@ -122,6 +127,7 @@ ON_TOP: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "FX337": lambda out: nn.functional.cosine_similarity(out[:, None], out[None], dim=-1),
     "FX340": lambda out: out + torch.einsum("bd,bd->b", out, out)[:, None],
     "FX341": offloaded,
+    "FX345": attend,
     "FX521": with_constants,
     "FX339": lambda out: out + (out[:, 0] * out[:, 1])[:, None],
 }

@@ -49,6 +49,46 @@ class NoIdleMask(Patch):
         return scaled_dot_product_attention
 
 
+class HalvedAttention(Patch):
+    """Fused attention gets 16 bits where its inputs have come to float32, and hands out float32."""
+
+    fix = "FX345"
+    live = True
+    for_ranks = True
+    is_guarded = True
+    says = ("16 bits in {} of fused attention", "call")
+    nothing_to_do = "no call of fused attention outside compiled code got float32"
+
+    def install(self) -> None:
+        self._half = torch.bfloat16
+        replace_attention(self.replaced, self._make)
+
+    def put_in(self, program: Program) -> None:
+        super().put_in(program)
+        kinds = [each.dtype for root in program.roots for each in root.parameters()]
+        if torch.float16 in kinds and torch.bfloat16 not in kinds:
+            self._half = torch.float16
+
+    def _make(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
+            given = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
+            floats = [each for each in given if each.is_floating_point()]
+            full = bool(floats) and all(each.dtype is torch.float32 for each in floats)
+            # Autocast casts them itself.
+            if not full or torch.is_autocast_enabled(floats[0].device.type):
+                return original(*args, **kwargs)
+            self.acted_here()
+            args = tuple(self._halved(each) for each in args)
+            kwargs = {name: self._halved(each) for name, each in kwargs.items()}
+            return original(*args, **kwargs).float()
+
+        return scaled_dot_product_attention
+
+    def _halved(self, value: Any) -> Any:
+        is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.to(self._half) if is_float else value
+
+
 class FusedAttention(RootPatch):
     """One call in place of matmul, softmax, matmul."""
 
