@@ -583,6 +583,33 @@ outputs, state = rnn(inputs)""",
         sources=(docs("generated/torch.nn.GRU.html", "torch.nn.GRU"),),
     ),
     Fix(
+        id="FX528",
+        title="Call the model once, on all of its inputs",
+        addresses=("BN507",),
+        what_to_change="The model is called several times before one backward, on inputs of the same shape (views"
+        " of a batch, pairs, triplets). Join them along the first dimension, call it once, and take the outputs"
+        " apart: a third or a half of the operators, forward and backward, each on more.",
+        what_if=WhatIf.CALLS_JOINED,
+        risk=Risk.NEEDS_REVIEW,
+        may_break="BatchNorm takes its statistics over all inputs together, and dropout draws other masks. A fused"
+        " call holds no more activations than its parts held before the backward.",
+        basis="what all calls but the first dispatch; the work of the operators stays",
+        code="""\
+import torch
+
+# was: a, b = model(first), model(second)
+a, b = model(torch.cat([first, second])).chunk(2)""",
+        undo="Call it for each.",
+        verify="Operators (launches) per step fall; the loss is the same up to rounding.",
+        sources=(
+            source(
+                "https://github.com/MPI-Dortmund/tomotwin-cryoet/pull/105",
+                "tomotwin-cryoet: one pass for anchor, positive and negative",
+            ),
+            _TUNING,
+        ),
+    ),
+    Fix(
         id="FX514",
         title="Replace the Python between batch and update",
         addresses=("BN901",),

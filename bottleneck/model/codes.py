@@ -94,6 +94,7 @@ class WhatIf(str, Enum):
     CHANNELS_LAST = "channels-last"
     RECOMPUTE_GONE = "recompute-gone"
     LOOP_GONE = "loop-gone"
+    CALLS_JOINED = "calls-joined"
     ANOMALIES_IGNORED = "anomalies-ignored"
     LAUNCHES_ASYNC = "launches-async"
     DISTRIBUTIONS_UNCHECKED = "distributions-unchecked"
@@ -294,7 +295,13 @@ CLASSES: dict[BottleneckClass, ClassEntry] = {
         parts=(Part.DISPATCH,),
         # Not ONE_LAUNCH: a compiled graph also fuses kernels, which is no saving of the host's.
         questions=(WhatIf.DISPATCH_FREE,),
-        reached_by=(WhatIf.COMPILED, WhatIf.ONE_LAUNCH, WhatIf.OPTIMIZER_FUSED, WhatIf.LOOP_GONE),
+        reached_by=(
+            WhatIf.COMPILED,
+            WhatIf.ONE_LAUNCH,
+            WhatIf.OPTIMIZER_FUSED,
+            WhatIf.LOOP_GONE,
+            WhatIf.CALLS_JOINED,
+        ),
         everywhere=True,
     ),
     BottleneckClass.SYNC: ClassEntry(
@@ -424,6 +431,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN504", "anomaly-detection", _C.LAUNCH, within_others=True),
     CodeEntry("BN505", "distributions-checked", _C.LAUNCH, within_others=True),
     CodeEntry("BN506", "launches-block", _C.LAUNCH, names_call=True, within_others=True),
+    CodeEntry("BN507", "model-called-in-parts", _C.LAUNCH, names_call=True, within_others=True),
     CodeEntry("BN601", "synchronisation-stalls", _C.SYNC, counts=True),
     CodeEntry("BN701", "blocking-copy", _C.TRANSFER),
     CodeEntry("BN702", "exposed-copies", _C.TRANSFER),

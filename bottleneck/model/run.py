@@ -431,12 +431,17 @@ class RepeatFacts(_Record, frozen=True, kw_only=True):
     """Of the time of functions outside of modules: in calls that compute what is known."""
     ungraded_share: float = 0.0
     """Of the time of functions that record nothing for backward: in calls that compute what is known."""
+    apart_calls: float = 0.0
+    """Calls per step of models that are called several times on inputs of one shape before one backward."""
+    apart_share: float = 0.0
+    """Of the time in modules whose operators are recorded for backward: in all such calls but the first."""
 
     def ms_of(self, phase: str) -> float:
         """Return the time of the calls at such sites, ms, over the steps that were looked at.
 
         Repeated: they repeat others of their step. Tested: they run without gradients what this step trains
-        on. Steady: they compute in each step what does not change.
+        on. Steady: they compute in each step what does not change. Apart: a model has several calls that one
+        could make.
         """
         return sum(item.total_ms or 0.0 for item in self.sites if item.phase == phase)
 

@@ -324,6 +324,10 @@ INPUTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "FX510": lambda _: {"inputs": torch.randn(2, 3, 4), "weights": torch.randn(2, 4, 5)},
     "FX513": lambda _: {"features": 4, "hidden": 8, "inputs": torch.randn(2, 3, 4)},
     "FX514": lambda _: {"p": torch.rand(4, 3), "y": torch.tensor([0, 2, 1, 1])},
+    "FX528": lambda _: {
+        "model": torch.nn.Linear(8, 2),
+        **{name: torch.randn(3, 8) for name in ("first", "second")},
+    },
     "FX520": lambda _: {"arrays": [torch.ones(4).numpy()] * 3},
 }
 """What the code of a fix is about, beside what every training has."""

@@ -1,6 +1,6 @@
 """Launch-bound: Python and dispatch take longer than the work that they start.
 
-In: facts. Out: findings BN501 to BN506.
+In: facts. Out: findings BN501 to BN507.
 """
 
 from __future__ import annotations
@@ -382,4 +382,59 @@ class DistributionChecks(Analyzer):
             answer=answer,
             sites=[node.site for node in sorted(called, key=lambda node: -node.ms)],
             not_this="What the calls compute is needed; the checks are not.",
+        )
+
+
+class CalledInParts(Analyzer):
+    """A model is called several times in a step, on inputs that one call could have.
+
+    What it means
+        Two views of a batch, an anchor with its positive and its negative, or real and generated
+        samples go through the same model one after the other. Each call dispatches all of its
+        operators, and so does its part of the backward. One call on all of them dispatches once, on
+        larger tensors.
+
+    How it is measured
+        The calls of modules in the steps in which FLOPs are counted: with gradients, of one module that
+        keeps no state, in one mode, on inputs of the same shapes that need no gradient, without a
+        backward in between. Not in compiled code.
+
+    What it costs you
+        The step without what all calls but the first dispatch. The work of the operators stays: on a GPU
+        that waits for the host it fills the time.
+
+    What it is not
+        Not the accumulation of gradients, where a backward follows each call. Not a loop over time,
+        where a call needs what the one before has made.
+
+    What to do
+        Join the inputs along the first dimension, call the model once, and take the outputs apart.
+
+    Source
+        MPI-Dortmund/tomotwin-cryoet pull request 105; PyTorch performance tuning guide.
+    """
+
+    code = "BN507"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Price the dispatch of the calls."""
+        repeats = facts.run.repeats if facts.run is not None else None
+        answer = facts.ask(WhatIf.CALLS_JOINED)
+        if repeats is None or answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
+            return
+        sites = [item for item in repeats.sites if item.phase == "apart"]
+        call = next((f"`{item.call}`" for item in sites if item.call), "a model")
+        yield self.finding(
+            facts,
+            f"{call} runs again on inputs that one call could have: {ms(answer.saves_ms)}",
+            answer=answer,
+            evidence=[
+                Evidence(
+                    text=f"{repeats.apart_calls:.0f} such calls in each step, {percent(repeats.apart_share)} "
+                    "of the time in modules that are trained",
+                    source="their calls",
+                )
+            ],
+            sites=[item.site for item in sites],
+            not_this="Normalisation over the batch sees all inputs together then.",
         )

@@ -5,8 +5,9 @@ call repeats another one of the same module in its step if it is given the same 
 unchanged, and neither drew random numbers; a call of one of torch's functions if it is given the same values,
 and the same comes out (`values`). What no gradient is recorded for may come out the same in each step, too. A
 model that runs without gradients on what it is trained on does so again, in whatever mode. Beside it: whether
-modules that are not trained stand behind others that are. Nothing is looked at where dynamo has compiled
-anything, nor inside a backward, where checkpoints recompute on purpose.
+modules that are not trained stand behind others that are, and which modules are called several times where
+one call could have all of their inputs. Nothing is looked at where dynamo has compiled anything, nor inside a
+backward, where checkpoints recompute on purpose.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
@@ -108,6 +109,19 @@ class _Repeat:
 
 
 @dataclass(slots=True)
+class _Apart:
+    """Calls of one module before one backward, on inputs that are alike but for their values."""
+
+    state: list[tuple[object, int]]
+    """What the module held besides its parameters after the first: each tensor with its version."""
+    calls: list[_Repeat] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    """Begin and end of each, ns."""
+    is_stateful: bool = False
+    """A call depends on the one before, through the module."""
+
+
+@dataclass(slots=True)
 class _Computed:
     """A call of a function."""
 
@@ -146,6 +160,9 @@ class RepeatWatch:
         """Outermost calls of modules in this step with gradients, and those without, in whatever mode."""
         self._total_ns = self._graded_ns = self._untrained_ns = self._fed_ns = 0
         self._repeats: list[_Repeat] = []
+        self._apart: dict[Hashable, _Apart] = {}
+        self._joinable: list[_Repeat] = []
+        """Calls that the first of their kind could make, too: they repeat its operators on other values."""
         self._looked_ns = 0
         """Looking at the calls inside a call is no time of its own."""
         self._mode = Functions(self._see)
@@ -198,6 +215,7 @@ class RepeatWatch:
                 *_sites((each for each in again if not each.tests), "repeated"),
                 *_sites(tests, "tested"),
                 *_sites(steady, "steady"),
+                *_sites(self._joinable, "apart"),
             ],
             fed_share=self._fed_ns / self._untrained_ns if self._untrained_ns else None,
             steady=_most(steady),
@@ -205,6 +223,8 @@ class RepeatWatch:
             outside_share=_ns(each for each in self._repeats if each.later and each.outside)
             / max(1, self._outside_ns),
             ungraded_share=min(1.0, _ns(bare) / max(1, self._ungraded_ns)),
+            apart_calls=len(self._joinable) / max(1, self.steps),
+            apart_share=_ns(self._joinable) / max(1, self._graded_ns),
         )
 
     def _forget(self) -> None:
@@ -212,6 +232,7 @@ class RepeatWatch:
         self._stack.clear()
         self._trained.clear()
         self._tests.clear()
+        self._apart.clear()
 
     def _looks(self) -> bool:
         mine = self._on and not self._looking and threading.get_ident() == self._thread
@@ -219,6 +240,7 @@ class RepeatWatch:
 
     def _make_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
+            self._join()
             # What was recorded is freed by it.
             self._seen = {key: (False, ns) for key, (_, ns) in self._seen.items()}
             for computed in self._computed.values():
@@ -332,15 +354,43 @@ class RepeatWatch:
         again = _Repeat(name, ns, graded, _user_code(), [ns], later=self.steps > 0)
         if key is not None and not self._stack and self._is_test(again, (key.parameters, key.others)):
             return [again]
-        if key is None or random_state() != call.random:
-            return call.within
-        before = self._seen.get(key)
-        if before is not None and before[0] >= graded:
+        if key is not None and random_state() == call.random:
+            before = self._seen.setdefault(key, (graded, []))
             before[1].append(ns)
-            again.alike_ns = before[1]
-            return [again]
-        self._seen[key] = graded, [ns]
+            if len(before[1]) > 1 and before[0] >= graded:
+                again.alike_ns = before[1]
+                return [again]
+            self._seen[key] = (graded, [ns])
+        inputs = list(tensors_of((args, kwargs)))
+        if graded and inputs and not any(each.requires_grad or not each.dim() for each in inputs):
+            self._note_apart(again, call.start_ns, module, inputs)
         return call.within
+
+    def _note_apart(
+        self, call: _Repeat, start_ns: int, module: torch.nn.Module, inputs: Sequence[torch.Tensor]
+    ) -> None:
+        """Note a call whose input comes out of no earlier one."""
+        key = id(module), module.training, tuple((each.shape, each.dtype) for each in inputs)
+        state = _state(module)
+        group = self._apart.setdefault(key, _Apart(state))
+        same = len(group.state) == len(state) and all(
+            now is then and count == counted
+            for (then, counted), (now, count) in zip(group.state, state, strict=True)
+        )
+        group.is_stateful = group.is_stateful or not same
+        group.calls.append(call)
+        group.spans.append((start_ns, perf_counter_ns()))
+
+    def _join(self) -> None:
+        """A backward begins: what was called apart until now could have been one call."""
+        inside: list[tuple[int, int]] = []
+        # The outer modules first: what they call is theirs.
+        for group in sorted(self._apart.values(), key=lambda group: -_ns(group.calls)):
+            within = any(begin <= group.spans[0][0] and group.spans[0][1] <= end for begin, end in inside)
+            if len(group.calls) > 1 and not group.is_stateful and not within:
+                self._joinable += group.calls[1:]
+                inside += group.spans
+        self._apart.clear()
 
     def _is_test(self, call: _Repeat, what: Hashable) -> bool:
         """Return whether a call needs none of its outputs recorded, and another one has the same recorded."""
@@ -372,6 +422,21 @@ class RepeatWatch:
         at, later = _user_code(), self.steps > 0
         outside = not self._stack
         return [_Repeat(name, ns, not bare, at, before.alike_ns, steady, later, outside)]
+
+
+def _state(module: torch.nn.Module) -> list[tuple[object, int]]:
+    """Return what a module keeps from call to call besides parameters and buffers, as far as it shows.
+
+    Tensors with their versions, collections with their lengths.
+    """
+    found: list[tuple[object, int]] = []
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if isinstance(value, torch.Tensor):
+                found.append((value, -1 if value.is_inference() else value._version))
+            elif isinstance(value, (list, dict, set, deque)) and not name.startswith("_"):
+                found.append((value, len(value)))
+    return found
 
 
 def _ns(repeats: Iterable[_Repeat]) -> int:

@@ -23,6 +23,7 @@ from ..lanes.questions import (
     IDLE_ROWS_BASIS,
     Question,
     amount_gone,
+    joined_basis,
     masks_basis,
     repeats_basis,
 )
@@ -199,6 +200,12 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
         )
         gone = np.asarray([parts.get(phase, again.outside_share) for phase in program.phases])[:, None] * work
         yield Question(WhatIf.FORWARD_ONCE, Edit(gone=gone), repeats_basis(share, backward))
+    joined = facts.run.repeats.apart_share if facts.run is not None and facts.run.repeats is not None else 0.0
+    if joined > 0:
+        gone = np.zeros_like(work)
+        inside = np.asarray([phase in ("forward", "backward") for phase in program.phases])
+        gone[:, Work.DISPATCH] = np.where(inside, joined * work[:, Work.DISPATCH], 0.0)
+        yield Question(WhatIf.CALLS_JOINED, Edit(gone=gone), joined_basis(joined))
     if facts.padding_share > 0:
         of_the_batch = np.asarray([phase not in _WITHOUT_BATCH for phase in program.phases])
         gone = np.zeros_like(work)

@@ -65,6 +65,14 @@ def repeats_basis(share: float, of_backward: float) -> str:
     return basis + (f", and {percent(of_backward)} of the backward" if of_backward > 0 else "")
 
 
+def joined_basis(share: float) -> str:
+    """Say what the price of a model that is called several times is made of."""
+    return (
+        f"without {percent(share)} of what forward and backward dispatch, which are the model's calls but "
+        "the first; the work of their operators stays"
+    )
+
+
 def without_fetching(program: Program) -> Edit:
     """Return the edit in which no batch is waited for; what is still done to it afterwards stays."""
     gone = np.zeros_like(program.work)

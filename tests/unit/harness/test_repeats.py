@@ -446,6 +446,70 @@ def test_a_model_that_an_optimizer_has_updated_computes_anew(fused: bool) -> Non
     assert seen(lambda: step(update=False)).calls == 2
 
 
+def _views(model: nn.Module, *, between: Callable[[], object] = int, second: int = 4) -> RepeatFacts:
+    def step() -> None:
+        first = model(torch.randn(4, 8)).sum()
+        between()
+        (first + model(torch.randn(second, 8)).sum()).backward()
+
+    return seen(step)
+
+
+def test_a_model_that_is_called_for_each_view_could_be_called_once() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), nn.BatchNorm1d(8))
+    found = _views(model)
+    assert 0.0 < found.apart_share < 1.0
+    (site,) = found.sites
+    assert (site.phase, site.site.function, site.count) == ("apart", "step", 1)
+    assert found.ms_of("apart") > 0.0
+
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.encoder(x) - self.encoder(x + 1.0)
+
+    inner = seen(lambda: Pair()(torch.randn(4, 8)).sum().backward())
+    assert [site.site.function for site in inner.sites] == ["forward"], "the encoder, not the layers in it"
+
+
+@pytest.mark.parametrize("why", ["shapes", "backward", "input", "state", "gradients"])
+def test_calls_that_cannot_be_one_are_told_apart(why: str) -> None:
+    class Spiking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.level = nn.Linear(8, 8), torch.zeros(1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.level = 0.9 * self.level + self.inner(x)
+            return self.level
+
+    model, other = nn.Linear(8, 8), torch.randn(4, 8)
+    if why == "shapes":
+        found = _views(model, second=3)
+    elif why == "backward":
+        found = _views(model, between=lambda: model(other).sum().backward())
+        assert found.apart_calls == 1.0, "the two before it"
+        return
+    elif why == "input":
+        found = seen(lambda: model(model(other)).sum().backward())
+    elif why == "state":
+        # Its layer could have the inputs of all times, as it needs no state.
+        found, whole = _views(Spiking()), seen(lambda: Spiking()(other).sum().backward())
+        assert (found.apart_calls, found.sites[0].site.function, whole.apart_calls) == (1.0, "forward", 0.0)
+        return
+    else:
+        found = seen(lambda: (_without(model, other), _without(model, other + 1.0)))
+    assert (found.apart_share, found.apart_calls) == (0.0, 0.0)
+
+
+def _without(model: nn.Module, x: torch.Tensor) -> None:
+    with torch.no_grad():
+        model(x)
+
+
 def _twice(model: nn.Module, x: torch.Tensor, between: Callable[[], object]) -> None:
     kept = model(x)
     between()

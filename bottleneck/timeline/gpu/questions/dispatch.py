@@ -15,7 +15,7 @@ from ....model.words import ms, percent
 from ...lanes.calibrate import Calibration
 from ...lanes.labels import Work
 from ...lanes.program import NO_WAIT, PARTS, EventKind, Program
-from ...lanes.questions import EAGER, Question
+from ...lanes.questions import EAGER, Question, joined_basis
 from ...lanes.replay import Edit
 from ...steps.loop_lines import LoopShares, loop_shares
 from ..compiler_reach import host_left_ns
@@ -196,6 +196,20 @@ def _without_loop(
     )
 
 
+def _calls_joined(program: Program, work: DeviceWork, share: float) -> Edit:
+    """Take what a model's calls dispatch, but for the first; the kernels of that have the work of all."""
+    inner = np.where(work.reach.model, share, 0.0)
+    gone = np.zeros_like(program.work)
+    for each in EAGER:
+        gone[:, each] = inner * program.work[:, each]
+    inside = inner[program.event]
+    return Edit(
+        gone=gone,
+        duration=1.0 - inside * np.minimum(1.0, program.shortest_ns / np.maximum(program.duration, 1.0)),
+        spacing=1.0 - inside,
+    )
+
+
 def dispatch_questions(
     program: Program, calibration: Calibration, work: DeviceWork, known: Circumstances
 ) -> Iterator[Question]:
@@ -228,6 +242,9 @@ def dispatch_questions(
             f"({known.loop.samples}); one operator for all iterations takes time too",
             bound=True,
         )
+    apart = facts.run.repeats.apart_share if facts.run is not None and facts.run.repeats is not None else 0.0
+    if apart > 0:
+        yield Question(WhatIf.CALLS_JOINED, _calls_joined(program, work, apart), joined_basis(apart))
     fused = _fused_optimizer(program, work, known)
     if fused is not None:
         yield fused
