@@ -391,8 +391,8 @@ class CalledInParts(Analyzer):
     What it means
         Two views of a batch, an anchor with its positive and its negative, or real and generated
         samples go through the same model one after the other. Each call dispatches all of its
-        operators, and so does its part of the backward. One call on all of them dispatches once, on
-        larger tensors.
+        operators, and so does its part of the backward. One call on all of them dispatches once,
+        on larger tensors.
 
     How it is measured
         The calls of modules in the steps in which FLOPs are counted: with gradients, of one module that
@@ -400,8 +400,8 @@ class CalledInParts(Analyzer):
         backward in between. Not in compiled code.
 
     What it costs you
-        The step without what all calls but the first dispatch. The work of the operators stays: on a GPU
-        that waits for the host it fills the time.
+        The step without what all calls but the first dispatch. The work of the operators stays: on a
+        GPU that waits for the host it fills the time.
 
     What it is not
         Not the accumulation of gradients, where a backward follows each call. Not a loop over time,

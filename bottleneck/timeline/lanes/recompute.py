@@ -26,7 +26,7 @@ from .calibrate import Calibration
 from .program import Program
 from .replay import Edit, Replay
 
-_NOT_AROUND = re.compile(r"^(data|backward|evaluation|zero_grad|optimizer|Optimizer\.)")
+_NOT_AROUND = re.compile(r"^(data|backward|zero_grad|optimizer|Optimizer\.)")
 _FORWARD_ONLY = re.compile(
     r"^aten::(linear|conv[123]d|layer_norm|batch_norm|group_norm|instance_norm|rms_norm|embedding|gelu|relu"
     r"|silu|softmax|log_softmax|dropout|scaled_dot_product_attention|max_pool[123]d|einsum)$"
