@@ -605,31 +605,31 @@ EXPLAINED: dict[str, str] = {
     ),
     "S08": "As R02. Since: FX326 first, with its line, 22.7 of 28.1 ms, tried 1.22x (29.9 of 40.0 by hand).",
     "I02": (
-        "FX307 is a note. Since: FX345, which the set's author did not know, is first: 18.3 of 38.6 ms at best "
-        "(17.0 measured), tried 2.09x."
+        "FX307 is a note. Since: FX345, which the set's author did not know, is first: 18.3 of 38.6 ms at "
+        "best (17.0 measured), tried 2.09x."
     ),
     "I04": "11.7 of 51.9 ms at best; the diagnosed step was 20 % longer than the plain one. Tried 3.14x.",
     "I05": "The tree of sums that takes its place has 4 ms of work: at best is too low by them.",
     "I06": "CUDA graphs are first, tried 3.07x; vmap, the thread's own way, spares work of the device, too.",
     "I08": (
-        "A fused optimizer counts no version of its parameters, so the model was called frozen (FX110). Since: "
-        "FX326 first, with its line, 16.1 of 21.5 ms at best (16.4 measured)."
+        "A fused optimizer counts no version of its parameters, so the model was called frozen (FX110). "
+        "Since: FX326 first, with its line, 16.1 of 21.5 ms at best (16.4 measured)."
     ),
     "I09": (
-        "No entry but FX510, without a price. Since: FX528, with its line, is first: 68.8 of 154.3 ms (58.4 of "
-        "141.2 measured)."
+        "No entry but FX510, without a price. Since: FX528, with its line, is first: 68.8 of 154.3 ms (58.4 "
+        "of 141.2 measured)."
     ),
     "Q02": (
-        "FX504 says to take `memory.add()` out of the step; its line is the one that rolls the whole memory. The "
-        "ring that takes its place copies the new frame."
+        "FX504 says to take `memory.add()` out of the step; its line is the one that rolls the whole memory. "
+        "The ring that takes its place copies the new frame."
     ),
     "Q03": "FX107 is third, behind workers on two cores and the fused optimizer, which gains 25 % there.",
     "Q04": "The loop over members has no price on a CPU where its operators work rather than are dispatched.",
     "Q05": "The pair was taken beside other work: 78.3 and 32.1 ms; the author measured 67.6 and 34.8.",
-    "Q07": "No chain of operators is priced on a CPU; compiling is, for its dispatch alone: 94.7 of 100.8 ms.",
+    "Q07": "No chain of operators is priced on a CPU; compiling is, by its dispatch: 94.7 of 100.8 ms.",
     "Q08": (
-        "The environments' own Python is 17.8 of 27.6 ms of each fourth step; told are the forward passes in it, "
-        "and FX515 promises all of it at best."
+        "The environments' own Python is 17.8 of 27.6 ms of each fourth step; told are the forward passes in "
+        "it, and FX515 promises all of it at best."
     ),
     "Q09": "The line that joins the record anew is in no finding: torch.cat is work like any other operator.",
 }
