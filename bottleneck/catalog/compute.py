@@ -363,6 +363,32 @@ guesses = outputs.detach().argmax(-1)  # was: model(inputs).argmax(-1)""",
         ),
     ),
     Fix(
+        id="FX346",
+        title="Write what is new; do not copy the rest",
+        addresses=("BN323",),
+        what_to_change="Each step copies a whole window or record to add a little: torch.cat((window[1:], new)),"
+        " torch.roll, a tensor that grows. Keep a deque and join it where it is read, or write into a tensor that"
+        " is made once, at a position that goes around.",
+        what_if=WhatIf.COPIED_ONCE,
+        what_if_bound=True,
+        risk=Risk.NEEDS_REVIEW,
+        may_break="The order of rows in a ring is not that of time: index with (position + range) % length.",
+        basis="the calls that copy again what they have copied",
+        code="""\
+import torch
+
+# was: window = torch.cat((window[1:], new[None])), in each step
+window[step % len(window)] = new
+# Only where the order counts:
+in_order = window.roll(-(step + 1) % len(window), 0)""",
+        undo="Join anew in each step.",
+        verify="No aten::cat or aten::roll of that size in the trace; the same numbers are read.",
+        sources=(
+            source("https://github.com/isaac-sim/IsaacLab/issues/5849", "IsaacLab #5849: frames in a ring"),
+            source("https://github.com/BindsNET/bindsnet/pull/310", "bindsnet #310: monitors keep lists"),
+        ),
+    ),
+    Fix(
         id="FX309",
         title="Turn determinism off where it is not needed",
         addresses=("BN308", "BN301"),

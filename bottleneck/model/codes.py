@@ -101,6 +101,7 @@ class WhatIf(str, Enum):
     SPARSE_ROWS = "sparse-rows"
     FORWARD_STORED = "forward-stored"
     FORWARD_ONCE = "forward-once"
+    COPIED_ONCE = "copied-once"
     INDEX_SUMS_GONE = "index-sums-gone"
     FILLS_GONE = "fills-gone"
     KERNELS_SPREAD = "kernels-spread"
@@ -422,6 +423,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN320", "outputs-nobody-counts", _C.COMPUTE, within_others=True),
     CodeEntry("BN321", "costly-call", _C.COMPUTE, names_call=True, within_others=True),
     CodeEntry("BN322", "narrow-kernels", _C.COMPUTE, names_call=True, within_others=True),
+    CodeEntry("BN323", "copied-again", _C.COMPUTE, names_call=True, within_others=True),
     CodeEntry("BN401", "graph-breaks", _C.GRAPH_BREAK),
     CodeEntry("BN402", "recompiles-in-steady-state", _C.COMPILE, priced_by=WhatIf.NO_COMPILE),
     CodeEntry("BN403", "cudagraphs-skipped", _C.LAUNCH),

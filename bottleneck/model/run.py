@@ -431,6 +431,12 @@ class RepeatFacts(_Record, frozen=True, kw_only=True):
     """Of the time of functions outside of modules: in calls that compute what is known."""
     ungraded_share: float = 0.0
     """Of the time of functions that record nothing for backward: in calls that compute what is known."""
+    carried_share: float = 0.0
+    """Of the time in modules: in calls that copy most of what an earlier call at their line has made."""
+    carried_outside_share: float = 0.0
+    """Of the time of functions outside of modules: in such calls."""
+    carried_ungraded_share: float = 0.0
+    """Of the time of functions that record nothing for backward: in such calls."""
     apart_calls: float = 0.0
     """Calls per step of models that are called several times on inputs of one shape before one backward."""
     apart_share: float = 0.0
@@ -441,7 +447,7 @@ class RepeatFacts(_Record, frozen=True, kw_only=True):
 
         Repeated: they repeat others of their step. Tested: they run without gradients what this step trains
         on. Steady: they compute in each step what does not change. Apart: a model has several calls that one
-        could make.
+        could make. Carried: they copy most of what an earlier call there has made.
         """
         return sum(item.total_ms or 0.0 for item in self.sites if item.phase == phase)
 

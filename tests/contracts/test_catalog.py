@@ -304,6 +304,7 @@ INPUTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "weight": torch.randn(5, 8, 8),
     },
     "FX344": lambda _: {"x": torch.randn(2, 3, 4)},
+    "FX346": lambda _: {"window": torch.zeros(4, 3), "new": torch.ones(3), "step": 5},
     "FX345": lambda _: {
         **{name: torch.randn(1, 2, 4, 8).bfloat16() for name in "qkv"},
         "rotary": lambda x: x * torch.ones(8),

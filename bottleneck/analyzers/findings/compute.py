@@ -509,3 +509,50 @@ class ForwardRepeated(Analyzer):
             sites=[item.site for item in sites],
             not_this="Buffers, as the statistics of a normalisation, are not compared.",
         )
+
+
+class CopiedAgain(Analyzer):
+    """A buffer is copied whole to add or move a little.
+
+    What it means
+        A window of past frames, spikes or rewards is kept as one tensor, and each step makes a new one:
+        torch.cat((window[1:], new)), torch.roll(window, -1, 0). All that was there is copied again for
+        the little that is new. A tensor that grows by torch.cat in a loop does the same, and takes
+        longer each time.
+
+    How it is measured
+        The calls of cat, stack and roll in the steps in which FLOPs are counted, from the second step
+        on: more than half of what one returns are numbers that an earlier call on that line has
+        returned, and nothing in it needs a gradient. Not in compiled code.
+
+    What it costs you
+        The step without these calls. At best, since what is new has to be written.
+
+    What it is not
+        Not the joining of features in a model, whose parts are computed anew.
+
+    What to do
+        Keep a list or a collections.deque, and join it where it is read. Or write into a tensor that is
+        made once, at a position that goes around.
+
+    Source
+        isaac-sim/IsaacLab issue 5849; BindsNET/bindsnet pull request 310.
+    """
+
+    code = "BN323"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Name the line that copies most."""
+        repeats, answer = facts.run.repeats if facts.run is not None else None, facts.ask(WhatIf.COPIED_ONCE)
+        if repeats is None or answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
+            return
+        sites = [item for item in repeats.sites if item.phase == "carried"]
+        call = next((f"`{item.call}`" for item in sites if item.call), "A line")
+        yield self.finding(
+            facts,
+            f"{call} copies again what it has copied before: {ms(answer.saves_ms)}",
+            answer=answer,
+            evidence=[Evidence(text=answer.basis, source="calls of cat, stack and roll")],
+            sites=[item.site for item in sites],
+            not_this="What is new has to be written in any case.",
+        )

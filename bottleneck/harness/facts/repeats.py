@@ -5,9 +5,10 @@ call repeats another one of the same module in its step if it is given the same 
 unchanged, and neither drew random numbers; a call of one of torch's functions if it is given the same values,
 and the same comes out (`values`). What no gradient is recorded for may come out the same in each step, too. A
 model that runs without gradients on what it is trained on does so again, in whatever mode. Beside it: whether
-modules that are not trained stand behind others that are, and which modules are called several times where
-one call could have all of their inputs. Nothing is looked at where dynamo has compiled anything, nor inside a
-backward, where checkpoints recompute on purpose.
+modules that are not trained stand behind others that are; which modules are called several times where one
+call could have all of their inputs; and which functions copy most of what they have made before, to add a
+little. Nothing is looked at where dynamo has compiled anything, nor inside a backward, where checkpoints
+recompute on purpose.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
+import weakref
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +35,8 @@ from ..lines.calls import Position, call_at, position_of
 from ..lines.sites import user_frame
 from .values import Functions, Values, call_from, digest, tensors_of
 
+_COPY = frozenset({"cat", "concat", "concatenate", "hstack", "roll", "stack", "vstack"})
+"""Functions that move numbers and compute none."""
 _MOST_FUNCTIONS = 20_000
 """Calls of them that are looked at: each takes about 0.1 ms."""
 
@@ -163,6 +167,9 @@ class RepeatWatch:
         self._apart: dict[Hashable, _Apart] = {}
         self._joinable: list[_Repeat] = []
         """Calls that the first of their kind could make, too: they repeat its operators on other values."""
+        self._copied: defaultdict[Hashable, dict[int, Callable[[], object]]] = defaultdict(dict)
+        """By line: weak references to what it has made by copying, by id."""
+        self._carried: list[_Repeat] = []
         self._looked_ns = 0
         """Looking at the calls inside a call is no time of its own."""
         self._mode = Functions(self._see)
@@ -216,6 +223,7 @@ class RepeatWatch:
                 *_sites(tests, "tested"),
                 *_sites(steady, "steady"),
                 *_sites(self._joinable, "apart"),
+                *_sites(self._carried, "carried"),
             ],
             fed_share=self._fed_ns / self._untrained_ns if self._untrained_ns else None,
             steady=_most(steady),
@@ -223,6 +231,10 @@ class RepeatWatch:
             outside_share=_ns(each for each in self._repeats if each.later and each.outside)
             / max(1, self._outside_ns),
             ungraded_share=min(1.0, _ns(bare) / max(1, self._ungraded_ns)),
+            carried_share=_ns(each for each in self._carried if not each.outside) / max(1, self._later_ns),
+            carried_outside_share=_ns(each for each in self._carried if each.outside)
+            / max(1, self._outside_ns),
+            carried_ungraded_share=min(1.0, _ns(self._carried) / max(1, self._ungraded_ns)),
             apart_calls=len(self._joinable) / max(1, self.steps),
             apart_share=_ns(self._joinable) / max(1, self._graded_ns),
         )
@@ -278,6 +290,7 @@ class RepeatWatch:
                 self._values.returned(key, output, args, kwargs)
             if next(tensors_of(output), None) is None:
                 return []  # a size, or a check
+            self._note_copy(getattr(function, "__name__", ""), ns, (args, kwargs), output)
             if not self._stack:
                 self._outside_ns += ns if self.steps else 0
             name = getattr(function, "__name__", "").strip("_")
@@ -365,6 +378,19 @@ class RepeatWatch:
         if graded and inputs and not any(each.requires_grad or not each.dim() for each in inputs):
             self._note_apart(again, call.start_ns, module, inputs)
         return call.within
+
+    def _note_copy(self, name: str, ns: int, given_to: Any, output: Any) -> None:
+        """Note a call that copies most of what it returns from what its line has returned before."""
+        if name not in _COPY or not isinstance(output, torch.Tensor) or output.requires_grad:
+            return
+        at = _user_code()
+        made = self._copied[at]
+        for tensor in tensors_of(given_to):
+            whole = tensor if tensor._base is None else tensor._base
+            if id(whole) in made and made[id(whole)]() is whole and 2 * tensor.numel() > output.numel():
+                outside = not self._stack
+                self._carried += [_Repeat(name, ns, False, at, [], outside=outside)] if self.steps else []
+        made[id(output)] = weakref.ref(output)
 
     def _note_apart(
         self, call: _Repeat, start_ns: int, module: torch.nn.Module, inputs: Sequence[torch.Tensor]

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.codes import WhatIf
+from ...model.run import RepeatFacts
 from ...model.words import ms, percent
 from ..lanes.by_code import without
 from ..lanes.costly import without_calls
@@ -23,6 +24,7 @@ from ..lanes.questions import (
     IDLE_ROWS_BASIS,
     Question,
     amount_gone,
+    copied_basis,
     joined_basis,
     masks_basis,
     repeats_basis,
@@ -92,6 +94,29 @@ class Amounts:
     """The operator that takes longest of those for which there is a cheaper way, and its time."""
     updates: float = 0.0
     """Operators in the update per step; no time."""
+
+
+def _of_calls(program: Program, calls: RepeatFacts, *, first_pass: float) -> Iterator[Question]:
+    """Ask what the calls of modules and functions have in common: what is computed or copied again."""
+
+    def gone(model: float, outside: float, backward: float = 0.0) -> Edit:
+        parts = {"forward": model, "evaluation": model, "backward": backward}
+        parts |= dict.fromkeys(("data", "optimizer", "zero_grad"), 0.0)
+        shares = np.asarray([parts.get(phase, outside) for phase in program.phases])
+        return Edit(gone=shares[:, None] * program.work)
+
+    if calls.calls or calls.steady:
+        share, backward = calls.share + calls.steady_share, calls.graded_share * first_pass
+        once = gone(share, calls.outside_share, backward)
+        yield Question(WhatIf.FORWARD_ONCE, once, repeats_basis(share, backward))
+    if calls.carried_ungraded_share > 0:
+        kept = gone(calls.carried_share, calls.carried_outside_share)
+        yield Question(WhatIf.COPIED_ONCE, kept, copied_basis(calls.carried_ungraded_share), bound=True)
+    if calls.apart_share > 0:
+        dispatch = np.zeros_like(program.work)
+        inside = np.asarray([phase in ("forward", "backward") for phase in program.phases])
+        dispatch[:, Work.DISPATCH] = np.where(inside, calls.apart_share * program.work[:, Work.DISPATCH], 0.0)
+        yield Question(WhatIf.CALLS_JOINED, Edit(gone=dispatch), joined_basis(calls.apart_share))
 
 
 def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled: bool) -> Iterator[Question]:
@@ -192,20 +217,7 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
             bound=True,
         )
     if facts.repeats is not None:
-        again = facts.repeats
-        backward = again.graded_share * amounts.first_pass
-        share = again.share + again.steady_share
-        parts = {"forward": share, "evaluation": share, "backward": backward} | dict.fromkeys(
-            ("data", "optimizer", "zero_grad"), 0.0
-        )
-        gone = np.asarray([parts.get(phase, again.outside_share) for phase in program.phases])[:, None] * work
-        yield Question(WhatIf.FORWARD_ONCE, Edit(gone=gone), repeats_basis(share, backward))
-    joined = facts.run.repeats.apart_share if facts.run is not None and facts.run.repeats is not None else 0.0
-    if joined > 0:
-        gone = np.zeros_like(work)
-        inside = np.asarray([phase in ("forward", "backward") for phase in program.phases])
-        gone[:, Work.DISPATCH] = np.where(inside, joined * work[:, Work.DISPATCH], 0.0)
-        yield Question(WhatIf.CALLS_JOINED, Edit(gone=gone), joined_basis(joined))
+        yield from _of_calls(program, facts.repeats, first_pass=amounts.first_pass)
     if facts.padding_share > 0:
         of_the_batch = np.asarray([phase not in _WITHOUT_BATCH for phase in program.phases])
         gone = np.zeros_like(work)

@@ -346,7 +346,8 @@ def _bare(trace: Trace, program: Program, facts: Facts) -> NDArray[np.bool_] | N
 
     None where none of them repeats another.
     """
-    if facts.repeats is None or facts.repeats.ungraded_share <= 0:
+    repeats = facts.repeats
+    if repeats is None or max(repeats.ungraded_share, repeats.carried_ungraded_share) <= 0:
         return None
     return trace.inside(program.row[program.event], unrecorded(trace, beside=True)[1])
 

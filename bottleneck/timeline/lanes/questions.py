@@ -65,6 +65,11 @@ def repeats_basis(share: float, of_backward: float) -> str:
     return basis + (f", and {percent(of_backward)} of the backward" if of_backward > 0 else "")
 
 
+def copied_basis(share: float) -> str:
+    """Say what the price of copies of what was copied before is made of."""
+    return f"without {percent(share)} of what runs without gradients; what is new has to be written"
+
+
 def joined_basis(share: float) -> str:
     """Say what the price of a model that is called several times is made of."""
     return (

@@ -225,9 +225,8 @@ class Facts:
 
     @property
     def repeats(self) -> RepeatFacts | None:
-        """Calls that compute again what was computed before; None where there are none."""
-        repeats = self.run.repeats if self.run is not None else None
-        return repeats if repeats is not None and (repeats.calls or repeats.steady) else None
+        """What the calls of modules and functions have in common; None where they were not looked at."""
+        return self.run.repeats if self.run is not None else None
 
     @property
     def casts(self) -> bool:

@@ -621,7 +621,7 @@ EXPLAINED: dict[str, str] = {
     ),
     "Q02": (
         "FX504 says to take `memory.add()` out of the step; its line is the one that rolls the whole memory. "
-        "The ring that takes its place copies the new frame."
+        "Since: FX346 is second, 24.1 of 46.6 ms at best (41.5 of 73.7 by its author)."
     ),
     "Q03": "FX107 is third, behind workers on two cores and the fused optimizer, which gains 25 % there.",
     "Q04": "The loop over members has no price on a CPU where its operators work rather than are dispatched.",
@@ -631,5 +631,8 @@ EXPLAINED: dict[str, str] = {
         "The environments' own Python is 17.8 of 27.6 ms of each fourth step; told are the forward passes in "
         "it, and FX515 promises all of it at best."
     ),
-    "Q09": "The line that joins the record anew is in no finding: torch.cat is work like any other operator.",
+    "Q09": (
+        "The line that joins the record anew was in no finding. Since: FX346, with its line, sixth: the calls "
+        "take 0.8 of 16.3 ms; without them the step is 8 ms shorter, as less memory is asked for and moved."
+    ),
 }

@@ -510,6 +510,28 @@ def _without(model: nn.Module, x: torch.Tensor) -> None:
         model(x)
 
 
+def test_what_a_line_copies_again_to_add_a_little_is_told() -> None:
+    model, watch = nn.Linear(8, 8), RepeatWatch()
+    shifted, rolled, joined = torch.zeros(6, 8), torch.zeros(6, 8), torch.zeros(1, 8)
+    watch.begin()
+    for _ in range(3):
+        out = model(torch.randn(4, 8))
+        shifted = torch.cat((shifted[1:], out.detach()[:1]))
+        rolled = torch.roll(rolled, -1, 0)
+        rolled[-1] = 1.0
+        joined = torch.cat((joined[:1], out.detach()[:3]))
+        out.sum().backward()
+        watch.step()
+    found = watch.end()
+    assert found is not None
+    carried = [site for site in found.sites if site.phase == "carried"]
+    assert len({site.site.line for site in carried}) == 2, "what is new to most of it is joined for a reason"
+    assert sum(site.count for site in carried) == 4, "in the second and the third step"
+    assert found.carried_share == 0.0
+    assert 0.0 < found.carried_outside_share < 1.0
+    assert 0.0 < found.carried_ungraded_share <= 1.0
+
+
 def _twice(model: nn.Module, x: torch.Tensor, between: Callable[[], object]) -> None:
     kept = model(x)
     between()

@@ -15,7 +15,14 @@ from ....model.words import percent
 from ...lanes.costly import without_calls
 from ...lanes.labels import Work
 from ...lanes.program import PARTS, Program
-from ...lanes.questions import DROPPED_BASIS, IDLE_ROWS_BASIS, Question, masks_basis, repeats_basis
+from ...lanes.questions import (
+    DROPPED_BASIS,
+    IDLE_ROWS_BASIS,
+    Question,
+    copied_basis,
+    masks_basis,
+    repeats_basis,
+)
 from ...lanes.replay import Edit, not_launched
 from ..device_masks import DeviceWork
 from ..math_rates import FIXED_NS, SpeedUp, attention_speed_up, math_speed_up
@@ -39,14 +46,17 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
     yield from _attention_questions(work, known)
     batch = np.isin(program.part, _ON_BATCH) & ~(work.optimizer | work.zero_grad)
     again = facts.repeats
-    if again is not None and (again.graded_share > 0 or known.bare is not None):
+    if again is not None and (again.graded_share > 0 or again.ungraded_share > 0):
         share = again.graded_share
         goes = batch if known.later is None else batch & ~known.later
         once = Edit(work={Work.DISPATCH: 1.0 - share}, duration=np.where(goes, 1.0 - share, 1.0))
-        if known.bare is not None:
+        if known.bare is not None and again.ungraded_share > 0:
             once = once.and_also(not_launched(program, known.bare, again.ungraded_share))
         told = repeats_basis(again.share + again.steady_share, share)
         yield Question(WhatIf.FORWARD_ONCE, once, told, bound=True)
+    if again is not None and again.carried_ungraded_share > 0 and known.bare is not None:
+        kept = not_launched(program, known.bare, again.carried_ungraded_share)
+        yield Question(WhatIf.COPIED_ONCE, kept, copied_basis(again.carried_ungraded_share), bound=True)
     if facts.padding_share > 0:
         # Attention, fused or not, grows with the square of the length.
         squares = work.attention | work.scores | work.score_products

@@ -242,7 +242,7 @@ def dispatch_questions(
             f"({known.loop.samples}); one operator for all iterations takes time too",
             bound=True,
         )
-    apart = facts.run.repeats.apart_share if facts.run is not None and facts.run.repeats is not None else 0.0
+    apart = facts.repeats.apart_share if facts.repeats is not None else 0.0
     if apart > 0:
         yield Question(WhatIf.CALLS_JOINED, _calls_joined(program, work, apart), joined_basis(apart))
     fused = _fused_optimizer(program, work, known)
