@@ -632,7 +632,7 @@ EXPLAINED: dict[str, str] = {
         "it, and FX515 promises all of it at best."
     ),
     "Q09": (
-        "The line that joins the record anew was in no finding. Since: FX346, with its line, sixth: the calls "
+        "The line that joins the record anew was in no finding. Since: FX346, with its line, sixth: they "
         "take 0.8 of 16.3 ms; without them the step is 8 ms shorter, as less memory is asked for and moved."
     ),
 }
