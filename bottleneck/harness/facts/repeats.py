@@ -16,27 +16,25 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
-import weakref
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.optim import optimizer as optim_module
 
 from ...clocks import perf_counter_ns
-from ...model.run import RepeatFacts, SiteTime, SourceSite
+from ...model.run import RepeatFacts
 from .. import torch_private
 from ..events.replacing import Replacements
-from ..lines.calls import Position, call_at, position_of
-from ..lines.sites import user_frame
+from .calls_apart import CallsApart
+from .copies_again import CopiesAgain
+from .seen_calls import SeenCall, most_of, ns_of, sites_of, user_place
 from .values import Functions, Values, call_from, digest, tensors_of
 
-_COPY = frozenset({"cat", "concat", "concatenate", "hstack", "roll", "stack", "vstack"})
-"""Functions that move numbers and compute none."""
 _MOST_FUNCTIONS = 20_000
 """Calls of them that are looked at: each takes about 0.1 ms."""
 
@@ -89,40 +87,8 @@ class _Call:
     trains: bool
     """The mode of the module, or of the one around a function."""
     of_module: bool
-    within: list[_Repeat] = field(default_factory=list)
+    within: list[SeenCall] = field(default_factory=list)
     """Repeated calls inside it."""
-
-
-@dataclass(slots=True)
-class _Repeat:
-    name: str
-    ns: int
-    graded: bool
-    at: tuple[CodeType, int] | None
-    """The user's code that leads to it, and its instruction."""
-    alike_ns: list[int]
-    """Of all calls with this input, the first included."""
-    steady: bool = False
-    """It is another step that has computed the same."""
-    later: bool = False
-    """In a step behind the first one."""
-    outside: bool = False
-    """Of all modules."""
-    tests: bool = False
-    """The model is trained on the same input in this step: its outputs are as good."""
-
-
-@dataclass(slots=True)
-class _Apart:
-    """Calls of one module before one backward, on inputs that are alike but for their values."""
-
-    state: list[tuple[object, int]]
-    """What the module held besides its parameters after the first: each tensor with its version."""
-    calls: list[_Repeat] = field(default_factory=list)
-    spans: list[tuple[int, int]] = field(default_factory=list)
-    """Begin and end of each, ns."""
-    is_stateful: bool = False
-    """A call depends on the one before, through the module."""
 
 
 @dataclass(slots=True)
@@ -136,7 +102,7 @@ class _Computed:
     alike_ns: list[int]
 
 
-def _as_usual(repeats: Sequence[_Repeat]) -> Counter[bool]:
+def _as_usual(repeats: Sequence[SeenCall]) -> Counter[bool]:
     """Let what was held up take what the median call with the same input did.
 
     Returns by how much such calls took longer, with and without gradients, ns.
@@ -160,16 +126,11 @@ class RepeatWatch:
         self._seen: dict[Hashable, tuple[bool, list[int]]] = {}
         """Each call, whether its output could stand for one that needs gradients, and what its like took."""
         self._trained: set[Hashable] = set()
-        self._tests: defaultdict[Hashable, list[_Repeat]] = defaultdict(list)
+        self._tests: defaultdict[Hashable, list[SeenCall]] = defaultdict(list)
         """Outermost calls of modules in this step with gradients, and those without, in whatever mode."""
         self._total_ns = self._graded_ns = self._untrained_ns = self._fed_ns = 0
-        self._repeats: list[_Repeat] = []
-        self._apart: dict[Hashable, _Apart] = {}
-        self._joinable: list[_Repeat] = []
-        """Calls that the first of their kind could make, too: they repeat its operators on other values."""
-        self._copied: defaultdict[Hashable, dict[int, Callable[[], object]]] = defaultdict(dict)
-        """By line: weak references to what it has made by copying, by id."""
-        self._carried: list[_Repeat] = []
+        self._repeats: list[SeenCall] = []
+        self._apart, self._copies = CallsApart(), CopiesAgain()
         self._looked_ns = 0
         """Looking at the calls inside a call is no time of its own."""
         self._mode = Functions(self._see)
@@ -212,31 +173,33 @@ class RepeatWatch:
         steady = [each for each in self._repeats if each.steady]
         bare = [each for each in self._repeats if each.later and not each.graded]
         within = [each for each in again if not each.outside]
+        carried = self._copies.carried
         return RepeatFacts(
             calls=len(again),
-            module=_most(again),
-            share=_ns(within) / (self._total_ns - sum(longer_ns.values())),
-            graded_share=_ns(each for each in within if each.graded)
+            module=most_of(again),
+            share=ns_of(within) / (self._total_ns - sum(longer_ns.values())),
+            graded_share=ns_of(each for each in within if each.graded)
             / max(1, self._graded_ns - longer_ns[True]),
             sites=[
-                *_sites((each for each in again if not each.tests), "repeated"),
-                *_sites(tests, "tested"),
-                *_sites(steady, "steady"),
-                *_sites(self._joinable, "apart"),
-                *_sites(self._carried, "carried"),
+                *sites_of((each for each in again if not each.tests), "repeated"),
+                *sites_of(tests, "tested"),
+                *sites_of(steady, "steady"),
+                *sites_of(self._apart.joinable, "apart"),
+                *sites_of(carried, "carried"),
             ],
             fed_share=self._fed_ns / self._untrained_ns if self._untrained_ns else None,
-            steady=_most(steady),
-            steady_share=_ns(each for each in steady if not each.outside) / max(1, self._later_ns),
-            outside_share=_ns(each for each in self._repeats if each.later and each.outside)
+            steady=most_of(steady),
+            steady_share=ns_of(each for each in steady if not each.outside) / max(1, self._later_ns),
+            outside_share=ns_of(each for each in self._repeats if each.later and each.outside)
             / max(1, self._outside_ns),
-            ungraded_share=min(1.0, _ns(bare) / max(1, self._ungraded_ns)),
-            carried_share=_ns(each for each in self._carried if not each.outside) / max(1, self._later_ns),
-            carried_outside_share=_ns(each for each in self._carried if each.outside)
+            ungraded_share=min(1.0, ns_of(bare) / max(1, self._ungraded_ns)),
+            carried_share=ns_of(each for each in self._copies.carried if not each.outside)
+            / max(1, self._later_ns),
+            carried_outside_share=ns_of(each for each in self._copies.carried if each.outside)
             / max(1, self._outside_ns),
-            carried_ungraded_share=min(1.0, _ns(self._carried) / max(1, self._ungraded_ns)),
-            apart_calls=len(self._joinable) / max(1, self.steps),
-            apart_share=_ns(self._joinable) / max(1, self._graded_ns),
+            carried_ungraded_share=min(1.0, ns_of(self._copies.carried) / max(1, self._ungraded_ns)),
+            apart_calls=len(self._apart.joinable) / max(1, self.steps),
+            apart_share=ns_of(self._apart.joinable) / max(1, self._graded_ns),
         )
 
     def _forget(self) -> None:
@@ -244,7 +207,7 @@ class RepeatWatch:
         self._stack.clear()
         self._trained.clear()
         self._tests.clear()
-        self._apart.clear()
+        self._apart.forget()
 
     def _looks(self) -> bool:
         mine = self._on and not self._looking and threading.get_ident() == self._thread
@@ -252,7 +215,7 @@ class RepeatWatch:
 
     def _make_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
-            self._join()
+            self._apart.join()
             # What was recorded is freed by it.
             self._seen = {key: (False, ns) for key, (_, ns) in self._seen.items()}
             for computed in self._computed.values():
@@ -284,17 +247,20 @@ class RepeatWatch:
         self._begun(depth)
         output = call_from(caller, function, args, kwargs)
 
-        def note(call: _Call, ns: int) -> list[_Repeat]:
+        def note(call: _Call, ns: int) -> list[SeenCall]:
             known = key is not None and random_state() == call.random
             if known:
                 self._values.returned(key, output, args, kwargs)
             if next(tensors_of(output), None) is None:
                 return []  # a size, or a check
-            self._note_copy(getattr(function, "__name__", ""), ns, (args, kwargs), output)
+            name = getattr(function, "__name__", "")
+            copies = SeenCall(
+                name, ns, False, user_place(), [], later=self.steps > 0, outside=not self._stack
+            )
+            self._copies.note(copies, (args, kwargs), output)
             if not self._stack:
                 self._outside_ns += ns if self.steps else 0
-            name = getattr(function, "__name__", "").strip("_")
-            return self._note_function(name, ns, (call.trains, key) if known else None, output)
+            return self._note_function(name.strip("_"), ns, (call.trains, key) if known else None, output)
 
         self._over(depth, note)
         return output
@@ -330,7 +296,7 @@ class RepeatWatch:
         if self._looks():
             self._over(_depth(), lambda call, ns: self._note_module(call, ns, module, args, kwargs))
 
-    def _over(self, depth: int, note: Callable[[_Call, int], list[_Repeat]]) -> None:
+    def _over(self, depth: int, note: Callable[[_Call, int], list[SeenCall]]) -> None:
         """A call has ended: let `note` tell which repeated calls it stands for."""
         self._drop_failed(depth + 1)
         if not self._stack:
@@ -357,14 +323,14 @@ class RepeatWatch:
 
     def _note_module(
         self, call: _Call, ns: int, module: torch.nn.Module, args: Any, kwargs: Any
-    ) -> list[_Repeat]:
+    ) -> list[SeenCall]:
         graded = torch.is_grad_enabled()
         if call.untrained and not (self._stack and self._stack[-1].untrained):
             self._untrained_ns += ns
             needed = any(each.requires_grad for each in tensors_of((args, kwargs)))
             self._fed_ns += ns if graded and needed else 0
         key, name = self._values.module_call(module, args, kwargs), type(module).__name__
-        again = _Repeat(name, ns, graded, _user_code(), [ns], later=self.steps > 0)
+        again = SeenCall(name, ns, graded, user_place(), [ns], later=self.steps > 0)
         if key is not None and not self._stack and self._is_test(again, (key.parameters, key.others)):
             return [again]
         if key is not None and random_state() == call.random:
@@ -376,49 +342,10 @@ class RepeatWatch:
             self._seen[key] = (graded, [ns])
         inputs = list(tensors_of((args, kwargs)))
         if graded and inputs and not any(each.requires_grad or not each.dim() for each in inputs):
-            self._note_apart(again, call.start_ns, module, inputs)
+            self._apart.note(again, call.start_ns, module, inputs)
         return call.within
 
-    def _note_copy(self, name: str, ns: int, given_to: Any, output: Any) -> None:
-        """Note a call that copies most of what it returns from what its line has returned before."""
-        if name not in _COPY or not isinstance(output, torch.Tensor) or output.requires_grad:
-            return
-        at = _user_code()
-        made = self._copied[at]
-        for tensor in tensors_of(given_to):
-            whole = tensor if tensor._base is None else tensor._base
-            if id(whole) in made and made[id(whole)]() is whole and 2 * tensor.numel() > output.numel():
-                outside = not self._stack
-                self._carried += [_Repeat(name, ns, False, at, [], outside=outside)] if self.steps else []
-        made[id(output)] = weakref.ref(output)
-
-    def _note_apart(
-        self, call: _Repeat, start_ns: int, module: torch.nn.Module, inputs: Sequence[torch.Tensor]
-    ) -> None:
-        """Note a call whose input comes out of no earlier one."""
-        key = id(module), module.training, tuple((each.shape, each.dtype) for each in inputs)
-        state = _state(module)
-        group = self._apart.setdefault(key, _Apart(state))
-        same = len(group.state) == len(state) and all(
-            now is then and count == counted
-            for (then, counted), (now, count) in zip(group.state, state, strict=True)
-        )
-        group.is_stateful = group.is_stateful or not same
-        group.calls.append(call)
-        group.spans.append((start_ns, perf_counter_ns()))
-
-    def _join(self) -> None:
-        """A backward begins: what was called apart until now could have been one call."""
-        inside: list[tuple[int, int]] = []
-        # The outer modules first: what they call is theirs.
-        for group in sorted(self._apart.values(), key=lambda group: -_ns(group.calls)):
-            within = any(begin <= group.spans[0][0] and group.spans[0][1] <= end for begin, end in inside)
-            if len(group.calls) > 1 and not group.is_stateful and not within:
-                self._joinable += group.calls[1:]
-                inside += group.spans
-        self._apart.clear()
-
-    def _is_test(self, call: _Repeat, what: Hashable) -> bool:
+    def _is_test(self, call: SeenCall, what: Hashable) -> bool:
         """Return whether a call needs none of its outputs recorded, and another one has the same recorded."""
         if call.graded:
             self._trained.add(what)
@@ -429,7 +356,7 @@ class RepeatWatch:
             self._tests[what].append(dataclasses.replace(call, tests=True))
         return call.tests
 
-    def _note_function(self, name: str, ns: int, key: Hashable | None, output: Any) -> list[_Repeat]:
+    def _note_function(self, name: str, ns: int, key: Hashable | None, output: Any) -> list[SeenCall]:
         graded = torch.is_grad_enabled()
         bare = not any(each.requires_grad for each in tensors_of(output))
         self._ungraded_ns += ns if bare and self.steps else 0
@@ -445,62 +372,6 @@ class RepeatWatch:
         before.graded = graded if steady or not is_known else before.graded
         if not is_known:
             return []
-        at, later = _user_code(), self.steps > 0
+        at, later = user_place(), self.steps > 0
         outside = not self._stack
-        return [_Repeat(name, ns, not bare, at, before.alike_ns, steady, later, outside)]
-
-
-def _state(module: torch.nn.Module) -> list[tuple[object, int]]:
-    """Return what a module keeps from call to call besides parameters and buffers, as far as it shows.
-
-    Tensors with their versions, collections with their lengths.
-    """
-    found: list[tuple[object, int]] = []
-    for part in module.modules():
-        for name, value in vars(part).items():
-            if isinstance(value, torch.Tensor):
-                found.append((value, -1 if value.is_inference() else value._version))
-            elif isinstance(value, (list, dict, set, deque)) and not name.startswith("_"):
-                found.append((value, len(value)))
-    return found
-
-
-def _ns(repeats: Iterable[_Repeat]) -> int:
-    return sum(each.ns for each in repeats)
-
-
-def _most(repeats: Iterable[_Repeat]) -> str:
-    """Return the name that most of their time is in; empty for none."""
-    names: Counter[str] = Counter()
-    for each in repeats:
-        names[each.name] += each.ns
-    return names.most_common(1)[0][0] if names else ""
-
-
-def _user_code() -> tuple[CodeType, int] | None:
-    frame = user_frame(2)
-    return (frame.f_code, frame.f_lasti) if frame is not None else None
-
-
-def _sites(repeats: Iterable[_Repeat], phase: str) -> Iterator[SiteTime]:
-    """Yield the user's lines that lead to them, the most expensive first, with their calls."""
-    lines: defaultdict[SourceSite, Counter[Position]] = defaultdict(Counter)
-    calls: Counter[SourceSite] = Counter()
-    for each in repeats:
-        if each.at is not None:
-            code, position = each.at[0], position_of(*each.at)
-            site = SourceSite(file=code.co_filename, line=position[0], function=code.co_name)
-            lines[site][position] += each.ns
-            calls[site] += 1
-    for site, positions in sorted(lines.items(), key=lambda item: -item[1].total()):
-        most = positions.most_common(1)[0][0]
-        # Before Python 3.11 no column tells which call of a line it is.
-        call, callee = call_at(site.file, most, {}) if most[2] is not None else ("", "")
-        yield SiteTime(
-            site=site,
-            phase=phase,
-            call=call,
-            callee=callee,
-            count=calls[site],
-            total_ms=positions.total() / 1e6,
-        )
+        return [SeenCall(name, ns, not bare, at, before.alike_ns, steady, later, outside)]

@@ -1,0 +1,41 @@
+"""Functions that copy most of what they have made before, to add a little.
+
+In: calls of torch's functions. Out: those whose result is for more than a half what an earlier call on the
+same line has returned.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .seen_calls import Place, SeenCall
+from .values import tensors_of
+
+_COPY = frozenset({"cat", "concat", "concatenate", "hstack", "roll", "stack", "vstack"})
+"""Functions that move numbers and compute none."""
+
+
+class CopiesAgain:
+    """Knows what each line has made by copying."""
+
+    def __init__(self) -> None:
+        self._made: defaultdict[Place | None, dict[int, Callable[[], object]]] = defaultdict(dict)
+        """Weak references, by id."""
+        self.carried: list[SeenCall] = []
+
+    def note(self, call: SeenCall, inputs: Any, output: Any) -> None:
+        """Note a call of a function. Of the first step it tells what was made, and no more."""
+        if call.name not in _COPY or not isinstance(output, torch.Tensor) or output.requires_grad:
+            return
+        made = self._made[call.at]
+        for tensor in tensors_of(inputs):
+            whole = tensor if tensor._base is None else tensor._base
+            is_own = id(whole) in made and made[id(whole)]() is whole
+            if is_own and call.later and 2 * tensor.numel() > output.numel():
+                self.carried.append(call)
+        made[id(output)] = weakref.ref(output)
