@@ -591,8 +591,8 @@ outputs, state = rnn(inputs)""",
         " apart: a third or a half of the operators, forward and backward, each on more.",
         what_if=WhatIf.CALLS_JOINED,
         risk=Risk.NEEDS_REVIEW,
-        may_break="BatchNorm takes its statistics over all inputs together, and dropout draws other masks. A fused"
-        " call holds no more activations than its parts held before the backward.",
+        may_break="BatchNorm takes its statistics over all inputs together, and dropout draws other masks. The"
+        " joined call holds no more activations than its parts held before the backward.",
         basis="what all calls but the first dispatch; the work of the operators stays",
         code="""\
 import torch
@@ -606,7 +606,6 @@ a, b = model(torch.cat([first, second])).chunk(2)""",
                 "https://github.com/MPI-Dortmund/tomotwin-cryoet/pull/105",
                 "tomotwin-cryoet: one pass for anchor, positive and negative",
             ),
-            _TUNING,
         ),
     ),
     Fix(
