@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -274,6 +275,7 @@ class Session:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
+        _remove_shared_folder()
         os._exit(0)
 
     # -- what is known at the end ---------------------------------------------------------------
@@ -303,3 +305,13 @@ class Session:
 
 def _last_line(text: str) -> str:
     return text.strip().rsplit("\n", 1)[-1]
+
+
+def _remove_shared_folder() -> None:
+    """Remove the folder of sockets that `multiprocessing` makes for its workers, and removes at an exit."""
+    processes = sys.modules.get("multiprocessing.process")
+    # Children have the folder of their parent.
+    if processes is not None and processes.parent_process() is None:
+        folder = getattr(processes.current_process(), "_config", {}).get("tempdir")
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -247,3 +251,26 @@ def test_a_parent_that_trains_as_well_goes_on(stopper: Stopper, monkeypatch: pyt
     signal.raise_signal(stopper.wake)  # type: ignore[arg-type]  # a real-time one has no name
     assert not sleep_until_stopped(1.0)
     assert not stopper.requested
+
+
+def test_a_process_that_is_ended_at_once_leaves_no_folder_of_multiprocessing(tmp_path: Path) -> None:
+    program = """
+import multiprocessing, multiprocessing.util, os
+from torch_bottleneck.harness.process.session import _remove_shared_folder
+folder = multiprocessing.util.get_temp_dir()
+child = multiprocessing.get_context("fork").Process(target=_remove_shared_folder)
+child.start(); child.join()
+kept = os.path.exists(folder)
+_remove_shared_folder()
+print(kept, os.path.exists(folder), flush=True)
+os._exit(0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert done.stdout.split() == ["True", "False"], "of its own, and not of its parent"
+    assert list(tmp_path.iterdir()) == []
