@@ -635,4 +635,19 @@ EXPLAINED: dict[str, str] = {
         "The line that joins the record anew was in no finding. Since: FX346, with its line, sixth: they "
         "take 0.8 of 16.3 ms; without them the step is 8 ms shorter, as less memory is asked for and moved."
     ),
+    "O01": (
+        "Of the copies' wait the pinned part is priced; the thread's cure makes the target on the device, "
+        "and copies no byte of it."
+    ),
+    "O03": (
+        "The call is the optimizer's own step, which cannot leave the step: FX504 does not fit there. "
+        "Its line that copies is named, and the price is right."
+    ),
+    "O04": "At best: as R09, the loop's price is too low; the kernels of one operator are fewer as well.",
+    "O05": (
+        "No entry: weights of an LSTM that do not lie in one buffer are copied together in each call. Its "
+        "line is named."
+    ),
+    "O06": "The diagnosed step took 124.3 ms, the plain one 142.1; what is left is right: 16.9 (16.6).",
+    "O08": "The loop over matrices is priced; the thread's cure needs no eigenvalues, and less of the device.",
 }
