@@ -649,5 +649,5 @@ EXPLAINED: dict[str, str] = {
         "line is named."
     ),
     "O06": "The diagnosed step took 124.3 ms, the plain one 142.1; what is left is right: 16.9 (16.6).",
-    "O08": "The loop over matrices is priced; the thread's cure needs no eigenvalues, and less of the device.",
+    "O08": "The loop over matrices is priced; the cure needs no eigenvalues, and less of the device.",
 }
