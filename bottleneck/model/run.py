@@ -442,14 +442,22 @@ class RepeatFacts(_Record, frozen=True, kw_only=True):
     apart_share: float = 0.0
     """Of the time in modules whose operators are recorded for backward: in all such calls but the first."""
 
-    def ms_of(self, phase: str) -> float:
-        """Return the time of the calls at such sites, ms, over the steps that were looked at.
+    def at(self, phase: str) -> list[SiteTime]:
+        """Return such sites, the most expensive first.
 
         Repeated: they repeat others of their step. Tested: they run without gradients what this step trains
         on. Steady: they compute in each step what does not change. Apart: a model has several calls that one
         could make. Carried: they copy most of what an earlier call there has made.
         """
-        return sum(item.total_ms or 0.0 for item in self.sites if item.phase == phase)
+        return [item for item in self.sites if item.phase == phase]
+
+    def ms_of(self, phase: str) -> float:
+        """Return the time of the calls at such sites, ms, over the steps that were looked at."""
+        return sum(item.total_ms or 0.0 for item in self.at(phase))
+
+    def call_at(self, phase: str) -> str:
+        """Return the first known call at such sites; empty where none is known."""
+        return next((item.call for item in self.at(phase) if item.call), "")
 
 
 class UnreadGradients(_Record, frozen=True, kw_only=True):

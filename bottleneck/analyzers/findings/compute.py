@@ -546,13 +546,13 @@ class CopiedAgain(Analyzer):
         repeats, answer = facts.run.repeats if facts.run is not None else None, facts.ask(WhatIf.COPIED_ONCE)
         if repeats is None or answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
             return
-        sites = [item for item in repeats.sites if item.phase == "carried"]
-        call = next((f"`{item.call}`" for item in sites if item.call), "A line")
+        call = repeats.call_at("carried")
+        what = f"`{call}`" if call else "A line"
         yield self.finding(
             facts,
-            f"{call} copies again what it has copied before: {ms(answer.saves_ms)}",
+            f"{what} copies again what it has copied before: {ms(answer.saves_ms)}",
             answer=answer,
             evidence=[Evidence(text=answer.basis, source="calls of cat, stack and roll")],
-            sites=[item.site for item in sites],
+            sites=[item.site for item in repeats.at("carried")],
             not_this="What is new has to be written in any case.",
         )

@@ -422,11 +422,11 @@ class CalledInParts(Analyzer):
         answer = facts.ask(WhatIf.CALLS_JOINED)
         if repeats is None or answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
             return
-        sites = [item for item in repeats.sites if item.phase == "apart"]
-        call = next((f"`{item.call}`" for item in sites if item.call), "a model")
+        call = repeats.call_at("apart")
+        what = f"`{call}`" if call else "a model"
         yield self.finding(
             facts,
-            f"{call} runs again on inputs that one call could have: {ms(answer.saves_ms)}",
+            f"{what} runs again on inputs that one call could have: {ms(answer.saves_ms)}",
             answer=answer,
             evidence=[
                 Evidence(
@@ -435,6 +435,6 @@ class CalledInParts(Analyzer):
                     source="their calls",
                 )
             ],
-            sites=[item.site for item in sites],
+            sites=[item.site for item in repeats.at("apart")],
             not_this="Normalisation over the batch sees all inputs together then.",
         )

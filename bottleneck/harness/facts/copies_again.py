@@ -16,7 +16,7 @@ import torch
 from .seen_calls import Place, SeenCall
 from .values import tensors_of
 
-_COPY = frozenset({"cat", "concat", "concatenate", "hstack", "roll", "stack", "vstack"})
+COPYING = frozenset({"cat", "concat", "concatenate", "hstack", "roll", "stack", "vstack"})
 """Functions that move numbers and compute none."""
 
 
@@ -29,8 +29,8 @@ class CopiesAgain:
         self.carried: list[SeenCall] = []
 
     def note(self, call: SeenCall, inputs: Any, output: Any) -> None:
-        """Note a call of a function. Of the first step it tells what was made, and no more."""
-        if call.name not in _COPY or not isinstance(output, torch.Tensor) or output.requires_grad:
+        """Note a call of one of `COPYING`. Of the first step it tells what was made, and no more."""
+        if not isinstance(output, torch.Tensor) or output.requires_grad:
             return
         made = self._made[call.at]
         for tensor in tensors_of(inputs):

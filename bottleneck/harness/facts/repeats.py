@@ -31,7 +31,7 @@ from ...model.run import RepeatFacts
 from .. import torch_private
 from ..events.replacing import Replacements
 from .calls_apart import CallsApart
-from .copies_again import CopiesAgain
+from .copies_again import COPYING, CopiesAgain
 from .seen_calls import SeenCall, most_of, ns_of, sites_of, user_place
 from .values import Functions, Values, call_from, digest, tensors_of
 
@@ -193,11 +193,9 @@ class RepeatWatch:
             outside_share=ns_of(each for each in self._repeats if each.later and each.outside)
             / max(1, self._outside_ns),
             ungraded_share=min(1.0, ns_of(bare) / max(1, self._ungraded_ns)),
-            carried_share=ns_of(each for each in self._copies.carried if not each.outside)
-            / max(1, self._later_ns),
-            carried_outside_share=ns_of(each for each in self._copies.carried if each.outside)
-            / max(1, self._outside_ns),
-            carried_ungraded_share=min(1.0, ns_of(self._copies.carried) / max(1, self._ungraded_ns)),
+            carried_share=ns_of(each for each in carried if not each.outside) / max(1, self._later_ns),
+            carried_outside_share=ns_of(each for each in carried if each.outside) / max(1, self._outside_ns),
+            carried_ungraded_share=min(1.0, ns_of(carried) / max(1, self._ungraded_ns)),
             apart_calls=len(self._apart.joinable) / max(1, self.steps),
             apart_share=ns_of(self._apart.joinable) / max(1, self._graded_ns),
         )
@@ -254,10 +252,10 @@ class RepeatWatch:
             if next(tensors_of(output), None) is None:
                 return []  # a size, or a check
             name = getattr(function, "__name__", "")
-            copies = SeenCall(
-                name, ns, False, user_place(), [], later=self.steps > 0, outside=not self._stack
-            )
-            self._copies.note(copies, (args, kwargs), output)
+            if name in COPYING:
+                later, outside = self.steps > 0, not self._stack
+                copy = SeenCall(name, ns, False, user_place(), [], later=later, outside=outside)
+                self._copies.note(copy, (args, kwargs), output)
             if not self._stack:
                 self._outside_ns += ns if self.steps else 0
             return self._note_function(name.strip("_"), ns, (call.trains, key) if known else None, output)

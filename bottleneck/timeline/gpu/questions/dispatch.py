@@ -163,6 +163,11 @@ def _of_loop(
     return np.full(len(program.kind), sampled)
 
 
+def _without_launches(program: Program, share: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what is left of each activity, (m,), when a share of it joins another: its work."""
+    return 1.0 - share * np.minimum(1.0, program.shortest_ns / np.maximum(program.duration, 1.0))
+
+
 def _without_loop(
     program: Program, work: DeviceWork, shares: LoopShares, asked: NDArray[np.bool_] | None
 ) -> Edit:
@@ -187,7 +192,7 @@ def _without_loop(
     launched = aside[program.event] & (program.launch_work != Work.OPTIMIZER)
     waits = aside & (program.kind == EventKind.SYNC)
     inside = inner[program.event]
-    left = 1.0 - inside * np.minimum(1.0, program.shortest_ns / np.maximum(program.duration, 1.0))
+    left = _without_launches(program, inside)
     return Edit(
         gone=gone,
         duration=np.where(launched, 1.0 - beside[program.event], left),
@@ -203,11 +208,7 @@ def _calls_joined(program: Program, work: DeviceWork, share: float) -> Edit:
     for each in EAGER:
         gone[:, each] = inner * program.work[:, each]
     inside = inner[program.event]
-    return Edit(
-        gone=gone,
-        duration=1.0 - inside * np.minimum(1.0, program.shortest_ns / np.maximum(program.duration, 1.0)),
-        spacing=1.0 - inside,
-    )
+    return Edit(gone=gone, duration=_without_launches(program, inside), spacing=1.0 - inside)
 
 
 def dispatch_questions(
