@@ -176,6 +176,37 @@ torch.backends.cudnn.benchmark = False""",
         ),
     ),
     Fix(
+        id="FX347",
+        title="Turn cuDNN's attention off where sizes change",
+        addresses=("BN909",),
+        what_to_change="cuDNN's attention makes a plan for each new size, which takes a tenth of a second for"
+        " forward and backward, and pays only if the size comes again. Flash attention needs none. Turn cuDNN's"
+        " off, or pad sequences to a few lengths.",
+        when=(ON_CUDA,),
+        what_if=WhatIf.PLANS_GONE,
+        basis="the attention without its plans",
+        only_answered=True,
+        may_break="The last bits may differ. Lengths that do come again may run a slower kernel.",
+        code="""\
+import torch
+
+torch.backends.cuda.enable_cudnn_sdp(False)""",
+        undo="torch.backends.cuda.enable_cudnn_sdp(True)",
+        verify="No kernel named cudnn...sdpa runs; no call of attention takes many times what the others do.",
+        can_try=True,
+        edits=(StatementEdit(statement="torch.backends.cuda.enable_cudnn_sdp(False)", setting="sdp.cudnn"),),
+        arithmetic=Arithmetic.REORDERED,
+        sources=(
+            docs(
+                "backends.html#torch.backends.cuda.enable_cudnn_sdp", "torch.backends.cuda.enable_cudnn_sdp"
+            ),
+            source(
+                "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/cudnn/MHA.cpp",
+                "ATen, native/cudnn/MHA.cpp",
+            ),
+        ),
+    ),
+    Fix(
         id="FX329",
         title="Round sizes up to a multiple of 64",
         addresses=("BN319",),

@@ -86,6 +86,7 @@ class WhatIf(str, Enum):
     ZERO_GRAD_FREE = "zero-grad-free"
     GC_FREE = "gc-free"
     SEARCHES_GONE = "searches-gone"
+    PLANS_GONE = "plans-gone"
     TF32 = "tf32"
     BF16 = "bf16"
     SINGLE_PRECISION = "single-precision"
@@ -327,7 +328,7 @@ CLASSES: dict[BottleneckClass, ClassEntry] = {
     BottleneckClass.HOST: ClassEntry(
         meaning="other Python work in the step",
         parts=(Part.HOST,),
-        questions=(WhatIf.HOST_WORK_GONE, WhatIf.GC_FREE, WhatIf.SEARCHES_GONE),
+        questions=(WhatIf.HOST_WORK_GONE, WhatIf.GC_FREE, WhatIf.SEARCHES_GONE, WhatIf.PLANS_GONE),
     ),
     BottleneckClass.UNDETERMINED: ClassEntry(meaning=""),
 }
@@ -449,6 +450,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN906", "convolutions-searched", _C.HOST),
     CodeEntry("BN907", "tensors-made-value-by-value", _C.HOST, within_others=True, names_call=True),
     CodeEntry("BN908", "thread-takes-cores", _C.HOST, names_call=True),
+    CodeEntry("BN909", "attention-planned-anew", _C.HOST),
 )
 
 

@@ -547,6 +547,49 @@ class ConvolutionsSearched(Analyzer):
         )
 
 
+class AttentionPlanned(Analyzer):
+    """cuDNN's attention plans how to compute new sizes in the step.
+
+    What it means
+        On newer NVIDIA GPUs scaled_dot_product_attention may take cuDNN's kernels. For each new size
+        (sequence length, batch, heads, strides) cuDNN makes a plan and compiles kernels for it: 50 ms
+        for the forward and 60 for the backward on an H200. Where lengths change from batch to batch,
+        that does not end until all lengths have come.
+
+    How it is measured
+        The operator asks for the version of the CUDA runtime only while it plans.
+
+    What it costs you
+        The step is replayed without the time between that and the operator's launches.
+
+    What it is not
+        Not the first steps of a run with fixed sizes: these are over before the trace begins.
+
+    What to do
+        torch.backends.cuda.enable_cudnn_sdp(False): flash attention needs no plan. Or pad inputs to a
+        few lengths.
+
+    Source
+        ATen, native/cudnn/MHA.cpp (a cache of graphs by their sizes).
+    """
+
+    code = "BN909"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Price the plans."""
+        answer = facts.ask(WhatIf.PLANS_GONE)
+        if answer is None or answer.saves_ms <= 0:
+            return
+        yield self.finding(
+            facts,
+            f"Attention in cuDNN plans for new sizes for {ms(answer.saves_ms)} per step",
+            answer=answer,
+            evidence=[Evidence(text=answer.basis, source="replay")],
+            sites=facts.forward_sites(),
+            not_this="The attention itself stays, with what it launches.",
+        )
+
+
 class TensorsOfLists(Analyzer):
     """Tensors are made value by value.
 

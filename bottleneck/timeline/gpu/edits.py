@@ -16,13 +16,16 @@ from ..lanes.program import Program
 from ..lanes.replay import Edit
 from ..lanes.waits import EventKind
 from ..trace import intervals
-from ..trace.dialect import Kind
+from ..trace.dialect import HOST_CALL_KINDS, Kind, is_launch
 from ..trace.table import Trace
 from .compiler_reach import host_left_ns
 from .device_masks import DeviceWork
 
 _PHASES = re.compile(r"^(forward|backward|optimizer)$")
 _CONVOLUTION = re.compile(r"^aten::(cudnn|miopen)_convolution\w*$|^aten::convolution_backward$")
+_ATTENTION = re.compile(r"^aten::_cudnn_attention_(forward|backward)$")
+_PLANS = re.compile(r"^cudaRuntimeGetVersion$")
+"""What cuDNN asks for when it plans, and with a plan that it has made before does not (cuDNN 9)."""
 TENSORS_PER_LAUNCH = 30
 """Tensors that one launch of a fused optimizer takes (`depth_to_max_tensors` of ATen's
 MultiTensorApply.cuh, for the five lists of Adam)."""
@@ -76,6 +79,27 @@ def searches_gone(trace: Trace, program: Program) -> Edit | None:
         return None
     edit = without(trace, program, begin[tried], waits[last[tried]], of=program.row >= 0)
     return edit.and_also(Edit(work={Work.ALLOCATOR: 0.0}, drop_waits=frozenset([EventKind.ALLOCATOR])))
+
+
+def plans_gone(trace: Trace, program: Program) -> Edit | None:
+    """Take away that cuDNN's attention makes plans; None where it makes none.
+
+    It plans for each new size, and compiles kernels for the plan. All between where it begins to and the last
+    launch goes, but not what is launched.
+    """
+    attention = trace.outermost(trace.rows(Kind.OP, named=_ATTENTION))
+    asked = np.sort(trace.ts_ns[trace.rows(Kind.RUNTIME, named=_PLANS)])
+    launched = np.sort(trace.ts_ns[trace.rows(*HOST_CALL_KINDS, named=is_launch)])
+    if not len(attention) or not len(asked) or not len(launched):
+        return None
+    begin, end = trace.ts_ns[attention], trace.end_of(attention)
+    first, last = intervals.before(asked, begin), intervals.latest(launched, end)
+    begun = asked[np.minimum(first, len(asked) - 1)]
+    plans = (begun >= begin) & (begun < end) & (last >= 0)
+    if not plans.any():
+        return None
+    nothing = np.zeros(len(program.row), dtype=bool)
+    return without(trace, program, begun[plans], launched[last[plans]], of=nothing)
 
 
 def without(

@@ -44,7 +44,7 @@ from .compute import compiled_work, slowest_backend, trace_compute
 from .context import asked_waits, gpu_context
 from .device_masks import DeviceWork
 from .device_work import kernel_rows, optimizer_seen, read_device_work
-from .edits import gradients_untouched, seams_gone, searches_gone
+from .edits import gradients_untouched, plans_gone, seams_gone, searches_gone
 from .narrow import narrow_kernels
 from .offload import kept_on_device
 from .questions import gpu_questions
@@ -321,6 +321,7 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             narrow=narrow_kernels(trace, program, asked),
             asked_waits=asked_waits(trace, program),
             searches=searches_gone(trace, program),
+            plans=plans_gone(trace, program),
             offloads=kept_on_device(trace, program, work.offloaded) if work.offloaded.any() else None,
             blocked_ns=_launch_calls(trace, program)
             if facts.run is not None and facts.run.launches_block

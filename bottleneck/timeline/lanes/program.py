@@ -12,6 +12,7 @@ ended: what comes before is not work, what comes after is.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -160,11 +161,27 @@ def _part_of(kernel: str) -> int:
     return PARTS.index(part if part in PARTS else Part.OTHER_MATH)
 
 
+_BEGINS_GRAPH = re.compile("StreamBeginCapture")
+_ENDS_GRAPH = re.compile("StreamEndCapture")
+
+
 def _launching_threads(trace: Trace) -> NDArray[np.int64]:
     """Return the thread codes that launch at least 1 % of the device work."""
     least = max(1.0, 0.01 * len(trace.launches))
     busy = trace.busiest_threads(trace.launches)
     return np.asarray([tid for (_, tid), count in busy if count >= least], dtype=np.int64)
+
+
+def _run_at_once(trace: Trace, calls: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return those of the calls that a thread does not make while it records a CUDA graph."""
+    begun = trace.rows(*HOST_CALL_KINDS, named=_BEGINS_GRAPH)
+    ended = trace.rows(*HOST_CALL_KINDS, named=_ENDS_GRAPH)
+    into_graph = np.zeros(len(calls), dtype=bool)
+    for tid in np.unique(trace.tid[begun]):
+        at = trace.ts_ns[calls]
+        opened, closed = (np.sort(trace.ts_ns[rows[trace.tid[rows] == tid]]) for rows in (begun, ended))
+        into_graph |= (trace.tid[calls] == tid) & (before(opened, at) > before(closed, at))
+    return calls[~into_graph]
 
 
 def _gather(
@@ -337,7 +354,7 @@ def build_program(
         return None
     # Capture quality: how much of what was launched or ran has no counterpart.
     launch_calls = trace.rows(*HOST_CALL_KINDS, named=is_launch, among=in_window)
-    missing = len(np.setdiff1d(launch_calls, trace.launches, assume_unique=True))
+    missing = len(np.setdiff1d(_run_at_once(trace, launch_calls), trace.launches, assume_unique=True))
     orphans = int(((parent == NONE) & in_window[trace.activities]).sum())
 
     activities, lanes = _gather(trace, device, parent_of)

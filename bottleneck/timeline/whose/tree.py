@@ -31,6 +31,8 @@ _SURE = 0.01
 _MOSTLY = 0.9
 """Share of a branch that is extra work where the branch as a whole is."""
 
+_TRAINING_ROLES: frozenset[Role] = frozenset({"forward", "backward", "update"})
+"""What no step does without."""
 _MODEL = {"forward", "backward", "evaluation"}
 """Phases in which a model runs."""
 
@@ -74,6 +76,11 @@ class Branch:
     def is_mostly(self, role: Role) -> bool:
         """Return whether nearly all of it has a role; False for one without samples."""
         return 0 < _MOSTLY * self.total_ms <= self.by_role.get(role, 0.0)
+
+    @property
+    def trains(self) -> bool:
+        """Whether anything of the forward, the backward or the update runs in it."""
+        return not _TRAINING_ROLES.isdisjoint(role for _, role in self.ms)
 
     @property
     def by_phase(self) -> dict[str, float]:
@@ -176,14 +183,15 @@ class Tree:
         """Return the branches that are extra work as a whole, the longest first; none is inside another.
 
         Lines of one function that make the same call are one branch. A function of the user's that is called
-        for nothing there is called for nothing in the forward, too: those calls belong to it.
+        for nothing there is called for nothing in the forward, too: those calls belong to it. What also holds
+        forward, backward or update is none: those lines below it are that are.
         """
         found: dict[tuple[str, str, str], list[Branch]] = {}
         pending = self.root.branches()
         while pending:
             branch = pending.pop()
             frame = branch.frame
-            if branch.is_mostly("extra") and frame is not None:
+            if branch.is_mostly("extra") and frame is not None and not (branch.trains and branch.children):
                 same = branch.call or str(frame.line)
                 found.setdefault((frame.file, frame.function, same), []).append(branch)
             else:

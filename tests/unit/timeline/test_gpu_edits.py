@@ -13,7 +13,13 @@ from torch_bottleneck.model.run import MaskFacts, RepeatFacts, Run
 from torch_bottleneck.timeline.gpu.compiler_reach import Reach, host_left_ns
 from torch_bottleneck.timeline.gpu.context import waits_for
 from torch_bottleneck.timeline.gpu.device_masks import DeviceWork
-from torch_bottleneck.timeline.gpu.edits import few_launches, gradients_untouched, seams_gone, searches_gone
+from torch_bottleneck.timeline.gpu.edits import (
+    few_launches,
+    gradients_untouched,
+    plans_gone,
+    seams_gone,
+    searches_gone,
+)
 from torch_bottleneck.timeline.gpu.questions.circumstances import Circumstances
 from torch_bottleneck.timeline.gpu.questions.device import device_questions
 from torch_bottleneck.timeline.lanes.calibrate import calibrate
@@ -290,6 +296,38 @@ def test_a_convolution_that_waits_for_the_device_times_its_algorithms_until_then
     saved_us = (replay.run().step_ns - replay.run(edit).step_ns) / US
     # From the operator's begin to its last wait (890 us), and the allocation afterwards.
     assert saved_us == pytest.approx(1190.0, abs=60.0)
+
+
+@pytest.mark.parametrize(
+    ("operator", "asks", "saves_us"),
+    [
+        ("aten::_cudnn_attention_forward", True, 1250.0),
+        ("aten::_cudnn_attention_forward", False, None),
+        ("aten::mul", True, None),
+    ],
+)
+def test_attention_in_cudnn_plans_from_where_it_asks_for_the_version_to_its_launches(
+    operator: str, asks: bool, saves_us: float | None
+) -> None:
+    writer = TraceWriter()
+    for at in (0.0, 2000.0, 4000.0, 6000.0):
+        writer.row("forward", "user_annotation", at, 1900)
+        for first in (100.0, 1500.0):
+            writer.row(operator, "cpu_op", at + first, 1360 if first == 100.0 else 100)
+            if asks and first == 100.0:
+                writer.row("cudaRuntimeGetVersion", "cuda_runtime", at + 150, 1)
+            writer.launch(at + (1400 if first == 100.0 else 1520), 20, start=at + first + 1380, length=50)
+    writer.steps([0.0, 2000.0, 4000.0, 6000.0, 8000.0])
+    trace = writer.build()
+    program = build_program(trace, np.arange(5) * 2_000_000)
+    assert program is not None
+    edit = plans_gone(trace, program)
+    assert (edit is None) == (saves_us is None)
+    if edit is not None:
+        assert (np.broadcast_to(edit.duration, len(program.event)) == 1.0).all()
+        replay = Replay(program)
+        saved_us = (replay.run().step_ns - replay.run(edit).step_ns) / US
+        assert saved_us == pytest.approx(saves_us, abs=30.0)
 
 
 @pytest.mark.parametrize(

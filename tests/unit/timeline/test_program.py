@@ -196,6 +196,16 @@ def test_launches_without_kernels_and_kernels_without_launches_are_counted() -> 
     assert program.orphan_activities == 1
 
 
+def test_what_a_thread_launches_into_a_graph_that_it_records_is_not_missed() -> None:
+    writer = TraceWriter()
+    writer.launch(0, 5, start=8, length=10)
+    for at, call in ((20, "cudaStreamBeginCapture"), (60, "cudaStreamEndCapture")):
+        writer.row(call, "cuda_runtime", at, 5)
+    writer.row("cudaLaunchKernel", "cuda_runtime", 30, 5, correlation=777)
+    writer.row("cudaLaunchKernel", "cuda_runtime", 80, 5, correlation=778)
+    assert program_of(writer, [0, 100]).missing_activities == 1
+
+
 def steady(
     steps: int, *, host: float, device: float, launches: int = 40, pause: float = 0.0
 ) -> tuple[TraceWriter, list[float]]:

@@ -351,6 +351,19 @@ def test_the_trainer_that_owns_the_loop_is_known_by_what_the_script_calls(callee
     assert tree_of(Seen((logs,), 9, "", "forward")).owner == ""
 
 
+def test_what_holds_the_update_is_no_extra_work_but_the_lines_beside_it_are() -> None:
+    inside = {"function": "step", "loops": ()}
+    update, put_away = at(52, "self.optimizer.step()", **inside), at(53, "self.put_away()", **inside)
+    saved = at(39, "self.to_host()", function="put_away")
+    tree = tree_of(
+        *TRAINING[:6],
+        Seen((UPDATE, update), 2, "optimizer", "backward"),
+        Seen((UPDATE, update), 0, "optimizer", "backward", begins=True),
+        Seen((UPDATE, put_away, saved), 38, "", "optimizer"),
+    )
+    assert extras_of(tree) == {"self.put_away()": pytest.approx(38)}
+
+
 def test_lines_that_make_the_same_call_are_one_piece_of_extra_work() -> None:
     log = "lightning.pytorch.core.module.LightningModule.log"
     tree = tree_of(

@@ -147,6 +147,19 @@ class CudnnSearchOff(Flag):
         return {"cudnn.benchmark": _attribute(torch.backends.cudnn, "benchmark", wanted=False)}
 
 
+class CudnnAttentionOff(Flag):
+    """Attention without cuDNN's plans."""
+
+    fix = "FX347"
+
+    live = False
+    why_not_live = "cuDNN keeps the plans of all sizes that it has met, and a trial repeats its batches"
+
+    def switches(self) -> dict[str, Switch]:
+        cuda = torch.backends.cuda
+        return {"sdp.cudnn": Switch(cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp, wanted=False)}
+
+
 class NotDeterministic(Flag):
     """What determinism costs."""
 

@@ -51,6 +51,8 @@ class Circumstances:
     """The operator that keeps little of the device at work for longest; None where none does."""
     searches: Edit | None = None
     """Takes away that convolutions time their algorithms; None where none does."""
+    plans: Edit | None = None
+    """Takes away that cuDNN's attention plans how to compute a new size; None where it does not."""
     offloads: Edit | None = None
     """Takes away that activations are moved to the host and back; None where none are."""
     blocked_ns: NDArray[np.float64] | None = None

@@ -127,11 +127,17 @@ def wait_questions(program: Program, known: Circumstances) -> Iterator[Question]
 
 
 def search_questions(known: Circumstances) -> Iterator[Question]:
-    """Convolutions that time their algorithms in the step."""
+    """Convolutions that time their algorithms in the step, and attention that plans."""
     if known.searches is not None:
         yield Question(
             WhatIf.SEARCHES_GONE,
             known.searches,
             "replay without what convolutions do up to their last wait for the device (until then they time"
             " their algorithms), and without allocating anew what they free for it",
+        )
+    if known.plans is not None:
+        yield Question(
+            WhatIf.PLANS_GONE,
+            known.plans,
+            "replay without the time that attention in cuDNN plans, from where it begins to its launches",
         )
