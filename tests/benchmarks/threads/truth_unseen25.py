@@ -44,8 +44,8 @@ UNSEEN25 = (
         shorter={"STEPS": "280"},
         at=(
             "shell_currents.py: def forward(self, alpha, beta, gamma):",
-            "shell_currents.py: last = torch.matrix_exp(b * self.about_x) @ torch.matrix_exp(",
-            "shell_currents.py: return torch.matrix_exp(a * self.about_y) @ last",
+            "shell_currents.py: last = torch.matrix_exp(b * self.about_x)",
+            "shell_currents.py: return torch.matrix_exp(a * self.about_y)",
             "shell_currents.py: def frames(self, angles):",
             "shell_currents.py: frames[:, low:high, low:high] = rotation(*angles)",
             "shell_currents.py: for rotation in self.rotations:",
