@@ -180,13 +180,15 @@ torch.backends.cudnn.benchmark = False""",
         title="Turn cuDNN's attention off where sizes change",
         addresses=("BN909",),
         what_to_change="cuDNN's attention makes a plan for each new size, which takes a tenth of a second for"
-        " forward and backward, and pays only if the size comes again. Flash attention needs none. Turn cuDNN's"
+        " forward and backward together, and pays only if the size comes again. Flash attention needs none. Turn cuDNN's"
         " off, or pad sequences to a few lengths.",
         when=(ON_CUDA,),
         what_if=WhatIf.PLANS_GONE,
         basis="the attention without its plans",
         only_answered=True,
-        may_break="The last bits may differ. Lengths that do come again may run a slower kernel.",
+        may_break="The last bits may differ. Lengths that do come again may run a slower kernel."
+        " A compiled model may get graphs with cuDNN's attention from torch's cache on disk, which does not look"
+        " at this switch: clear that once (/tmp/torchinductor_USER, or TORCHINDUCTOR_CACHE_DIR).",
         code="""\
 import torch
 

@@ -41,6 +41,7 @@ print(sys.argv, sys.path[0], os.getcwd(), sys.flags, sys.warnoptions, sys._xopti
 print(function.__code__.co_filename, inspect.getsource(function))
 print(type(pickle.loads(pickle.dumps(Thing()))) is Thing, __main__.Thing is Thing)
 print(sys.modules["__main__"].__dict__ is globals(), sys.excepthook is sys.__excepthook__)
+print([info.filename for info in inspect.stack(0) if inspect.getmodule(info.frame) is None])
 print(sys.stdin.read() if not sys.stdin.isatty() else "")
 """
 
