@@ -30,6 +30,8 @@ _FOR_COPIES = given("sync.waits_for", "==", "copies", "most waits are for copies
 _ASKED_FOR = given("sync.waits_for", "==", "device", "most waits are calls of torch.cuda.synchronize()")
 _FOR_ACTIVATIONS = given("sync.waits_for", "==", "activations", "most waits are for activations on their way")
 
+_IN_FORWARD = seen("host.tensors_made_in", "==", "forward", "the model's forward makes the tensors")
+
 FIXES: tuple[Fix, ...] = (
     Fix(
         id="FX501",
@@ -739,10 +741,43 @@ batch = ready.get()""",
         ),
     ),
     Fix(
+        id="FX529",
+        title="Make in the model's forward no tensor of a list",
+        named="Call {call} once, not in each forward",
+        addresses=("BN907",),
+        what_to_change="A list that the model makes a tensor of is mostly the same in each step: columns, scales,"
+        " offsets. torch reads it value by value each time, and copies it to the device. Make the tensor once,"
+        " and keep it as a buffer; .to(device) of the model moves it along.",
+        when=_IN_FORWARD,
+        what_if_bound=True,
+        bound_weight=_ARRAY_WEIGHT,
+        basis="the step without that line",
+        may_break="A list that changes between steps has to be given as a tensor.",
+        code="""\
+import torch
+
+
+class Spread(torch.nn.Module):
+    def __init__(self, columns, width):
+        super().__init__()
+        self.width = width
+        columns = torch.tensor(columns)
+        self.register_buffer("columns", columns, persistent=False)
+
+    def forward(self, update):
+        # was: torch.tensor(self.columns, device=update.device)
+        full = update.new_zeros(*update.shape[:-1], self.width)
+        return full.index_copy(-1, self.columns, update)""",
+        undo="Make it in each forward again.",
+        verify="No copy to the device at that line; the outputs are the same.",
+        sources=(_TUNING,),
+    ),
+    Fix(
         id="FX520",
         title="Make one array of the list, then the tensor",
         named="Make one array of what {call} gets",
         addresses=("BN907",),
+        unless=_IN_FORWARD[1:],
         what_to_change="torch reads a list value by value, and of a list of arrays each value through a Python"
         " object. NumPy copies whole arrays: np.stack for arrays of one shape, np.array for plain numbers."
         " torch.from_numpy takes the result without another copy. Of one array it does so, too, where"

@@ -6,6 +6,7 @@ a timeline of one step, thinned by a rule that the lane itself states.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Literal
 
@@ -74,6 +75,11 @@ class StepTimeline(msgspec.Struct, frozen=True, kw_only=True):
     """Lanes with less time than those shown."""
 
 
+MAKES_TENSORS = re.compile(
+    r"torch\.(_VariableFunctionsClass\.(tensor|as_tensor|asarray)"
+    r"|(BFloat16|Bool|Byte|Char|Double|Float|Half|Int|Long|Short)?Tensor)"
+)
+"""Functions that read lists value by value."""
 Role = Literal["step", "input", "forward", "no-grad forward", "loss", "backward", "update", "extra", "device"]
 """What code of the step does. extra: neither of the others; training goes on without it. device: what the
 device does for a line, forward and backward together, whenever that is."""
@@ -115,6 +121,18 @@ class CodeNode(msgspec.Struct, frozen=True, kw_only=True):
         yield self
         for child in self.children:
             yield from child.walk()
+
+    def making_tensors(self) -> list[CodeNode]:
+        """Return the lines with a price that mostly make tensors value by value, the longest first.
+
+        None of extra work, which has a finding of its own, and another cure: it need not be there.
+        """
+        if self.role == "extra":
+            return []
+        if self.price_ms is not None and MAKES_TENSORS.fullmatch(self.callee):
+            return [self]
+        found = [node for child in self.children for node in child.making_tensors()]
+        return sorted(found, key=lambda node: -node.ms)
 
 
 class WindowSteps(msgspec.Struct, frozen=True, kw_only=True):

@@ -91,6 +91,8 @@ LINES_HAVE_ONE = {
     "analyzers/findings/compute.py",
     "analyzers/findings/host.py",
     "analyzers/findings/kernels.py",
+    "analyzers/sections/context.py",
+    "model/view.py",
     "timeline/whose/tree.py",
     "timeline/lanes/by_code.py",
     "timeline/cpu/reading.py",

@@ -5,7 +5,6 @@ In: facts. Out: findings BN901 to BN908.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
@@ -28,10 +27,6 @@ _Line: TypeAlias = tuple[str, int, str]
 _MOST_NAMED = 5
 _MOSTLY = 0.8
 _EVALUATION = "evaluation"
-_MAKES_TENSORS = re.compile(
-    r"torch\.(_VariableFunctionsClass\.(tensor|as_tensor|asarray)"
-    r"|(BFloat16|Bool|Byte|Char|Double|Float|Half|Int|Long|Short)?Tensor)"
-)
 _HALF = 0.5
 """One line with so much of all extra work is what the finding speaks of; below `_MOSTLY` it says that there
 is more."""
@@ -622,7 +617,8 @@ class TensorsOfLists(Analyzer):
 
     def find(self, facts: Facts) -> Iterator[Finding]:
         """Price all lines that make tensors so, and name the most expensive one."""
-        made = sorted(_making_tensors(facts.timeline.tree), key=lambda node: -node.ms)
+        tree = facts.timeline.tree
+        made = tree.making_tensors() if tree is not None else []
         cost = min(facts.true_ms, sum(_alone_ms(node) for node in made))
         if cost < NEGLIGIBLE_SHARE * facts.true_ms:
             return
@@ -639,20 +635,6 @@ class TensorsOfLists(Analyzer):
             not_this="The copy to a device is not counted.",
         )
         yield _about(found, first)
-
-
-def _making_tensors(node: CodeNode | None) -> Iterator[CodeNode]:
-    """Yield the lines that mostly make tensors.
-
-    Extra work has a finding of its own, and another cure: it need not be there.
-    """
-    if node is None or node.role == "extra":
-        return
-    if node.price_ms is not None and _MAKES_TENSORS.fullmatch(node.callee):
-        yield node
-        return
-    for child in node.children:
-        yield from _making_tensors(child)
 
 
 def _alone_ms(node: CodeNode) -> float:

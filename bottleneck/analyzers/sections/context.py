@@ -175,6 +175,11 @@ def _unnamed(timeline: Timeline) -> dict[str, JsonValue]:
     return {"host.unnamed": seen < MAIN_SHARE * answer.saves_ms}
 
 
+def _made(timeline: Timeline) -> dict[str, JsonValue]:
+    made = timeline.tree.making_tensors() if timeline.tree is not None else []
+    return {"host.tensors_made_in": made[0].role} if made else {}
+
+
 def _loop(timeline: Timeline) -> dict[str, JsonValue]:
     """Return the share of the step in one Python loop; None if no loop was seen."""
     loop, answer = timeline.loop, timeline.what_ifs.get(WhatIf.LOOP_GONE)
@@ -257,7 +262,7 @@ def build_context(
     out: dict[str, JsonValue] = {"step.true_ms": step.true_ms, "host.rare": "none"}
     out |= _loop(timeline) | {"loop.owner": timeline.loop_owner}
     out["host.before_update_share"] = _host_share(timeline, SpanKind.BEFORE_MODEL, SpanKind.IN_LOSS)
-    out |= _unnamed(timeline)
+    out |= _unnamed(timeline) | _made(timeline)
     for key, question in _STEPS_WITH.items():
         answer = timeline.what_ifs.get(question)
         if answer is not None:

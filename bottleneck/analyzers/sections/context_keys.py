@@ -153,6 +153,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "ungraded.fed_share": "float: of modules that are not trained, in those behind others that are",
     "ungraded.inside": "bool: the forward calls a module of whose parameters none needs a gradient",
     "host.unnamed": "bool: samples of the stack show no call that other host work could be",
+    "host.tensors_made_in": 'str: role of the line that makes most tensors of lists: "forward", "input", ...',
     "host.on_device_ms": "float: the step with what operators compute on the host computed on the GPU",
     "host.before_update_share": "float: of other host work, needed by the update that follows",
     "loop.share": "float: of the step, in one Python loop and its backward; 0 if none was seen",

@@ -173,8 +173,8 @@ def _execute(plan: Plan) -> None:
         sys.argv = ["-m", *plan.args]
         module, code = prepare_module(plan.module)
         sys.argv[0] = str(module.__file__)
-    # Who asks which modules the frames of a stack are from (inspect.stack) looks through all modules, in every
-    # call, for a file that is none of them; the file that began is one under its full name.
+    # Who asks which modules the frames of a stack are from (inspect.stack) looks through all modules, in
+    # every call, for a file that is none of them; the file that began is one under its full name.
     sys.modules.setdefault(f"{__package__.rpartition('.')[0]}.__main__", sys.modules["__main__"])
     # It stays there: threads and exit functions of the script pickle against it.
     sys.modules["__main__"] = module

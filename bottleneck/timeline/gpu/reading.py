@@ -192,17 +192,24 @@ class GpuReader:
         loops = {"update_loop": tree.update_loop(), "loop_owner": tree.owner}
         return {"tree": whole, "extras": extras, "what_ifs": what_ifs, **loops}
 
-    def _host_time_gone(self, priced: Priced) -> Callable[[float], float]:
-        """Return what tells the saving, ms, of a host that spends so many ms less outside of the phases."""
+    def _host_time_gone(self, priced: Priced) -> Callable[[float, str], float]:
+        """Return what tells the saving, ms, of a host that spends so many ms less in a phase, or outside."""
         trace, program = self.trace, self.replay.program
-        labels = np.concatenate([trace.rows(Kind.ANNOTATION, named=name) for name in _PHASES])
         main = np.full(len(program.row), self.steps.thread[1])
-        inside = trace.ranges(np.sort(labels)).around(trace.ts_ns[program.row], main) >= 0
-        outside = np.where((inside & (program.row >= 0))[:, None], 0.0, program.work)
-        whole_ms = program.per_step_ns(outside * self.calibration.base.factors()) / 1e6 * priced.scale
 
-        def saves_ms(host_ms: float) -> float:
-            gone = outside * (host_ms / max(whole_ms, host_ms))
+        def inside(*phases: str) -> NDArray[np.bool_]:
+            labels = np.concatenate([trace.rows(Kind.ANNOTATION, named=name) for name in phases])
+            around = trace.ranges(np.sort(labels)).around(trace.ts_ns[program.row], main) >= 0
+            return (around & (program.row >= 0))[:, None]
+
+        work = {"": np.where(inside(*_PHASES), 0.0, program.work)}
+
+        def saves_ms(host_ms: float, phase: str) -> float:
+            if phase not in work:
+                work[phase] = np.where(inside(phase), program.work, 0.0)
+            factors = self.calibration.base.factors()
+            whole_ms = program.per_step_ns(work[phase] * factors) / 1e6 * priced.scale
+            gone = work[phase] * (host_ms / max(whole_ms, host_ms))
             return self.facts.true_ms - priced.asker.step_ms(Edit(gone=gone))
 
         return saves_ms

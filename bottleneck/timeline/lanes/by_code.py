@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from ...model.run import LoaderFacts, Production, Stacks
-from ...model.view import CodeNode, Role
+from ...model.view import MAKES_TENSORS, CodeNode, Role
 from ..steps.rare import RareWork
 from ..steps.supply import sampled_total, training_loader
 from ..trace.dialect import Kind
@@ -27,6 +27,9 @@ from .replay import Edit
 
 _LEAST_SHARE = 0.01
 _MOST_NODES = 200
+_MODELS: frozenset[Role] = frozenset({"forward", "loss"})
+_HOST_TIMES = frozenset({"", "forward"})
+"""Phases in which the host's time is that of the lines that are sampled."""
 _ONE_CALL = 0.8
 """Share of a line's time in one call, or of a loop's in one line, that makes the name of that its own."""
 
@@ -81,18 +84,19 @@ def time_of(tree: Tree, branch: Branch, *, in_loss: float | None) -> dict[str, f
 
 
 def share_of(
-    tree: Tree, saves_ms: Mapping[Role, float], without_ms: Callable[[float], float] | None = None
+    tree: Tree, saves_ms: Mapping[Role, float], without_ms: Callable[[float, str], float] | None = None
 ) -> Pricer:
     """Return what prices extra work and input (runs with a GPU).
 
     The samples are the host's time, and what a line launches may run long after it. Two replays tell
     something of extra work: the one in which the host spends as much less outside of the phases
-    (`without_ms` tells what the step saves then), all launches remaining, and the one without all that
-    stands between backward and forward, but for the update, of which the branch has a share. Each leaves
-    something in, so the greater counts. Input has its share of the step with every batch ready; where the
-    steps fetch none and make it themselves, it has the price of the host's time: see `input_gone_ms`.
-    What a hook in the backward costs is not known, and copies to the device are no production. Calls
-    in the forward that belong to extra work are not in its price.
+    (`without_ms` tells what the step saves then, by ms and phase, empty outside of all), all launches
+    remaining, and the one without all that stands between backward and forward, but for the update, of which
+    the branch has a share. Each leaves something in, so the greater counts. Input has its share of the step
+    with every batch ready; where the steps fetch none and make it themselves, it has the price of the host's
+    time: see `input_gone_ms`. What a hook in the backward costs is not known, and copies to the device are no
+    production. Calls in the forward that belong to extra work are not in its price. A line of the model that
+    makes tensors of lists launches no more than their copy: it has the price of the host's time, too.
     `saves_ms` is of each role of which the replay can tell it.
     """
 
@@ -103,6 +107,10 @@ def share_of(
 
     def price(branch: Branch) -> tuple[float, bool] | None:
         role = branch.role
+        if role in _MODELS and without_ms is not None and MAKES_TENSORS.fullmatch(branch.callee):
+            return sum(
+                without_ms(ms, phase) for phase, ms in branch.by_phase.items() if phase in _HOST_TIMES
+            ), True
         mine, whole_ms = ms_of(branch, role), whole.get(role, 0.0)
         elsewhere = branch.total_ms - branch.by_phase.get("forward", 0.0)
         if mine < _ONE_CALL * elsewhere:
@@ -112,17 +120,19 @@ def share_of(
         if whole_ms <= 0:
             return None
         share_ms = saves_ms[role] * mine / whole_ms
-        return max(share_ms, without_ms(mine) if role == "extra" and without_ms is not None else 0.0), True
+        return max(
+            share_ms, without_ms(mine, "") if role == "extra" and without_ms is not None else 0.0
+        ), True
 
     return price
 
 
-def input_gone_ms(host_ms: float, without_ms: Callable[[float], float]) -> float:
+def input_gone_ms(host_ms: float, without_ms: Callable[[float, str], float]) -> float:
     """Return what the step saves without so much of the host's time for its input; 0 where that is not known.
 
     Where the host waits for what it has launched, its time tells nothing.
     """
-    saves = without_ms(host_ms)
+    saves = without_ms(host_ms, "")
     return saves if saves >= _ONE_CALL * host_ms > 0 else 0.0
 
 

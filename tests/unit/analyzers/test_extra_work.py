@@ -103,6 +103,8 @@ def test_tensors_made_value_by_value_have_the_price_of_their_lines(
     first, *_ = match([found], {}, known.timeline.what_ifs, 100.0)
     assert (first.fix, first.predicted_ms, first.site) == ("FX520", pytest.approx(44.0), found.sites[0])
     assert first.bound, "making the array takes time, too"
+    inside = match([found], {"host.tensors_made_in": "forward"}, known.timeline.what_ifs, 100.0)
+    assert [each.fix for each in inside if not each.note] == ["FX529"]
 
 
 @pytest.mark.parametrize("call", ["torch.from_numpy", "torch.stack", "torch.tensordot", "torch.zeros"])

@@ -556,16 +556,31 @@ def test_where_no_step_fetches_a_batch_what_makes_it_has_the_price_of_the_hosts_
     assert (call.role, extras_of(tree)) == ("input", {})
     asked = []
 
-    def without_ms(host_ms: float) -> float:
+    def without_ms(host_ms: float, _phase: str) -> float:
         asked.append(host_ms)
         return 0.9 * host_ms
 
     assert share_of(tree, {"extra": 5.0}, without_ms)(call) == (pytest.approx(18.0), True)
     assert asked == [pytest.approx(20.0)]
     # The host waits there for what it has launched.
-    assert share_of(tree, {"extra": 5.0}, lambda host_ms: 0.1 * host_ms)(call) is None
+    assert share_of(tree, {"extra": 5.0}, lambda host_ms, _: 0.1 * host_ms)(call) is None
     assert share_of(tree, {"extra": 5.0, "input": 10.0}, without_ms)(call) == (pytest.approx(10.0), True)
     assert share_of(tree, {})(call) is None
+
+
+@pytest.mark.parametrize(
+    ("callee", "price"),
+    [("torch._VariableFunctionsClass.tensor", (pytest.approx(0.9 * 12), True)), ("torch.index_copy", None)],
+)
+def test_on_a_gpu_a_line_of_the_model_that_makes_tensors_of_lists_has_the_price_of_the_hosts_time(
+    callee: str, price: tuple[float, bool] | None
+) -> None:
+    made = at(37, "made()", function="forward", loops=(), callee=callee)
+    tree = tree_of(Seen((FORWARD, made), 12, "forward", "data"))
+    line = next(branch for branch in tree.root.walk() if branch.call == "made()")
+    phases = {"forward": 0.9}
+    assert share_of(tree, {}, lambda host_ms, phase: phases[phase] * host_ms)(line) == price
+    assert share_of(tree, {})(line) is None
 
 
 def test_a_step_makes_its_batch_by_what_stands_before_the_forward_and_has_a_value() -> None:
@@ -597,15 +612,15 @@ def test_a_function_of_the_users_before_the_forward_counts_once() -> None:
     (enter,) = without_loader(Seen(loads, 20, "", "optimizer")).extras()
     tree = without_loader(Seen(loads, 20, "", "optimizer"))
     assert (enter.call, enter.role, enter.total_ms) == ("school.enter()", "extra", pytest.approx(20.0))
-    assert share_of(tree, {"extra": 5.0}, lambda host_ms: host_ms)(enter) == (pytest.approx(20.0), True)
+    assert share_of(tree, {"extra": 5.0}, lambda host_ms, _: host_ms)(enter) == (pytest.approx(20.0), True)
 
 
 def test_on_a_gpu_extra_work_costs_what_the_step_saves_without_its_host_time_where_that_is_more() -> None:
     tree = tree_of(Seen((at(30, "copy()"),), 40, "", "optimizer"))
     (copy,) = tree.extras()
     assert share_of(tree, {"extra": 12.0})(copy) == (pytest.approx(12.0), True)
-    assert share_of(tree, {"extra": 12.0}, lambda ms: 0.9 * ms)(copy) == (pytest.approx(36.0), True)
-    assert share_of(tree, {"extra": 12.0}, lambda _ms: 3.0)(copy) == (pytest.approx(12.0), True)
+    assert share_of(tree, {"extra": 12.0}, lambda ms, _: 0.9 * ms)(copy) == (pytest.approx(36.0), True)
+    assert share_of(tree, {"extra": 12.0}, lambda *_: 3.0)(copy) == (pytest.approx(12.0), True)
 
 
 @pytest.mark.parametrize(
