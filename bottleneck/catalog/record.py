@@ -38,6 +38,7 @@ RECORDS: dict[str, Record] = {
     "FX343": Record(predictions=1, error=0.2047, close=0, bounds=0, held=0),
     "FX344": Record(predictions=0, error=None, close=0, bounds=1, held=1),
     "FX345": Record(predictions=0, error=None, close=0, bounds=2, held=1),
+    "FX347": Record(predictions=1, error=0.1137, close=0, bounds=0, held=0),
     "FX401": Record(predictions=1, error=0.1637, close=0, bounds=0, held=0),
     "FX403": Record(predictions=4, error=0.0547, close=3, bounds=0, held=0),
     "FX408": Record(predictions=1, error=2.4854, close=0, bounds=0, held=0),
