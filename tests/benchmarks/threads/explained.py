@@ -650,9 +650,9 @@ EXPLAINED: dict[str, str] = {
     ),
     "O06": "The diagnosed step took 124.3 ms, the plain one 142.1; what is left is right: 16.9 (16.6).",
     "O07": (
-        "Launches into a CUDA graph that was being recorded counted as lost kernels. Since: a verdict, and its "
-        "cause: cuDNN's attention plans 110 ms for each new length. FX347: 45.3 of 88.8 ms; without it 59.8 of "
-        "103.8 were measured."
+        "Launches into a CUDA graph that was being recorded counted as lost kernels. Since: a verdict, and "
+        "its cause: cuDNN's attention plans 110 ms for each new length. FX347: 45.3 of 88.8 ms; without it "
+        "59.8 of 103.8 were measured."
     ),
     "O08": "The loop over matrices is priced; the cure needs no eigenvalues, and less of the device.",
     "AA01": "At best, and more: compiled, the small operations stay kernels of their own; the cure has one.",
@@ -662,12 +662,12 @@ EXPLAINED: dict[str, str] = {
         "is FX344, 13.1 of 26.9 ms."
     ),
     "AA04": (
-        "The line had no price in the model's forward. Since: FX529, second, 41.1 of 57.6 ms at best (38.7 of "
-        "52.5 were measured)."
+        "The line had no price in the model's forward. Since: FX529, second, 41.1 of 57.6 ms at best (38.7 "
+        "of 52.5 were measured)."
     ),
     "AA05": "At best: the cure makes production cheaper by a third, and less of it than the step waits for.",
     "AA06": (
-        "inspect.stack() took ten times as long under the tool, which looked for the module of the tool's first "
-        "file: the diagnosed step took 200.4 ms, the plain one 83.6. Since mended."
+        "inspect.stack() took ten times as long under the tool, as it looked for the module of the tool's "
+        "first file: the diagnosed step took 200.4 ms, the plain one 83.6. Since mended."
     ),
 }
