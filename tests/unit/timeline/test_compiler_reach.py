@@ -258,6 +258,7 @@ def test_a_loop_of_the_loss_takes_its_kernels_and_its_part_of_the_backward_along
     factors = dict(zip(starts.round().tolist(), np.asarray(edit.duration).round(3).tolist(), strict=True))
     # The loss, its node of the backward and the norm behind that; not the model, nor the update.
     assert factors == {75: 1.0, 155: 1.0, 275: 0.1, 345: 0.1, 405: 1.0, 465: 1.0, 555: 0.1, 715: 1.0}
+    assert (np.asarray(edit.spacing) == np.asarray(edit.duration)).all(), "and the pauses between them"
     model = questions[WhatIf.ONE_LAUNCH].edit.gone.sum(axis=1) != 0
     assert not edit.gone[model].any()
 

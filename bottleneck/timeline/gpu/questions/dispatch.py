@@ -191,12 +191,12 @@ def _without_loop(
     )
     launched = aside[program.event] & (program.launch_work != Work.OPTIMIZER)
     waits = aside & (program.kind == EventKind.SYNC)
-    inside = inner[program.event]
+    inside, outside = inner[program.event], 1.0 - beside[program.event]
     left = _without_launches(program, inside)
     return Edit(
         gone=gone,
-        duration=np.where(launched, 1.0 - beside[program.event], left),
-        spacing=1.0 - inside,
+        duration=np.where(launched, outside, left),
+        spacing=np.where(launched, outside, 1.0 - inside),
         drop_at=waits if shares.between >= _MOSTLY else None,
     )
 
