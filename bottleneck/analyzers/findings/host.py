@@ -1,6 +1,6 @@
 """Host-bound: the step waits for other work on the training thread.
 
-In: facts. Out: findings BN901 to BN908.
+In: facts. Out: findings BN901 to BN909.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -202,14 +203,15 @@ class GpuReader:
             around = trace.ranges(np.sort(labels)).around(trace.ts_ns[program.row], main) >= 0
             return (around & (program.row >= 0))[:, None]
 
-        work = {"": np.where(inside(*_PHASES), 0.0, program.work)}
+        @cache
+        def host_work(phase: str) -> tuple[NDArray[np.float64], float]:
+            mine = inside(phase) if phase else ~inside(*_PHASES)
+            work = np.where(mine, program.work, 0.0)
+            return work, program.per_step_ns(work * self.calibration.base.factors()) / 1e6 * priced.scale
 
         def saves_ms(host_ms: float, phase: str) -> float:
-            if phase not in work:
-                work[phase] = np.where(inside(phase), program.work, 0.0)
-            factors = self.calibration.base.factors()
-            whole_ms = program.per_step_ns(work[phase] * factors) / 1e6 * priced.scale
-            gone = work[phase] * (host_ms / max(whole_ms, host_ms))
+            work, whole_ms = host_work(phase)
+            gone = work * (host_ms / max(whole_ms, host_ms))
             return self.facts.true_ms - priced.asker.step_ms(Edit(gone=gone))
 
         return saves_ms

@@ -176,9 +176,8 @@ def _run_at_once(trace: Trace, calls: NDArray[np.intp]) -> NDArray[np.intp]:
     """Return those of the calls that a thread does not make while it records a CUDA graph."""
     begun = trace.rows(*HOST_CALL_KINDS, named=_BEGINS_GRAPH)
     ended = trace.rows(*HOST_CALL_KINDS, named=_ENDS_GRAPH)
-    into_graph = np.zeros(len(calls), dtype=bool)
+    into_graph, at = np.zeros(len(calls), dtype=bool), trace.ts_ns[calls]
     for tid in np.unique(trace.tid[begun]):
-        at = trace.ts_ns[calls]
         opened, closed = (np.sort(trace.ts_ns[rows[trace.tid[rows] == tid]]) for rows in (begun, ended))
         into_graph |= (trace.tid[calls] == tid) & (before(opened, at) > before(closed, at))
     return calls[~into_graph]
