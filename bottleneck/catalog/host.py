@@ -741,6 +741,36 @@ batch = ready.get()""",
         ),
     ),
     Fix(
+        id="FX530",
+        title="Spare the Python of a function",
+        named="Spare the Python of {call}",
+        addresses=("BN910",),
+        what_to_change="The model, the loss or the update calls this function in every step, and no operator is"
+        " called in it. Where it checks shapes, types or values: check the first steps only, or while testing."
+        " Where it looks something up, parses or makes names: do so once, before the loop, and keep the result."
+        " Where it searches a list: use a dict or a set.",
+        what_if_bound=True,
+        basis="the step without that function",
+        risk=Risk.NEEDS_REVIEW,
+        may_break="A check that is off finds nothing any more.",
+        code="""\
+from functools import lru_cache
+
+
+@lru_cache(maxsize=None)  # was: parsed again for each tensor
+def axes_of(note):
+    return tuple(note.split())
+
+
+def check_shape(tensor, note, step):
+    if step >= 10:  # shapes do not change after the first steps
+        return
+    assert tensor.dim() == len(axes_of(note)), note""",
+        undo="Call it in each step again.",
+        verify="The function is gone from the stack samples; the loss is the same.",
+        sources=(docs("notes/faq.html", "PyTorch FAQ"),),
+    ),
+    Fix(
         id="FX529",
         title="Make in the model's forward no tensor of a list",
         named="Call {call} once, not in each forward",

@@ -451,6 +451,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN907", "tensors-made-value-by-value", _C.HOST, within_others=True, names_call=True),
     CodeEntry("BN908", "thread-takes-cores", _C.HOST, names_call=True),
     CodeEntry("BN909", "attention-planned-anew", _C.HOST),
+    CodeEntry("BN910", "python-without-operators", _C.HOST, within_others=True, names_call=True),
 )
 
 

@@ -372,6 +372,9 @@ class Run(_Record, frozen=True, kw_only=True):
     masks: MaskFacts | None = None
     """None: fused attention was not called, or not looked at."""
     repeats: RepeatFacts | None = None
+    above_operators: list[tuple[str, str]] | None = None
+    """File and name of the user's functions that call operators, themselves or in what they call; None: not
+    looked at."""
     graph: GraphLines | None = None
     """None: there is no device, or it was not looked at."""
     copied: CopyFacts | None = None

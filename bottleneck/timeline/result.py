@@ -201,6 +201,9 @@ class Timeline:
     """The step by whose code it is."""
     extras: tuple[CodeNode, ...] = ()
     """Extra work in the step, the most expensive first; none is inside another."""
+    plain: tuple[CodeNode, ...] = ()
+    """Functions of the user's in the model, the loss and the update that call no operator, the most expensive
+    first."""
     device_lines: tuple[CodeNode, ...] = ()
     """The lines that the device works for, the longest first; empty where they are not known."""
     starts: WorkerStarts | None = None

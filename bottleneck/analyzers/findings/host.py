@@ -1,6 +1,6 @@
 """Host-bound: the step waits for other work on the training thread.
 
-In: facts. Out: findings BN901 to BN909.
+In: facts. Out: findings BN901 to BN910.
 """
 
 from __future__ import annotations
@@ -100,9 +100,13 @@ class OtherHostWork(Analyzer):
             if node.price_ms is not None and not (node.bound and node.price_ms > most)
         ]
         rare = next((span for span in spans[:1] if span.kind is SpanKind.RARE), None)
-        if sum(node.price_ms or 0.0 for node in extras) >= MAIN_SHARE * answer.saves_ms:
-            yield self._by_code(facts, answer, extras, evidence[:1] if grown or rare else [])
-            return
+        for known in (
+            extras,
+            sorted([*extras, *facts.timeline.plain], key=lambda node: -(node.price_ms or 0)),
+        ):
+            if sum(node.price_ms or 0.0 for node in known) >= MAIN_SHARE * answer.saves_ms:
+                yield self._by_code(facts, answer, known, evidence[:1] if grown or rare else [])
+                return
         title = f"Other host work costs {ms(answer.saves_ms)} per step"
         if rare is not None:
             title = f"{rare.what[0].upper()}{rare.what[1:]}: {ms(rare.exposed_ms)} per step"
@@ -128,7 +132,7 @@ class OtherHostWork(Analyzer):
     def _by_code(
         self, facts: Facts, answer: WhatIfResult, extras: Sequence[CodeNode], evidence: list[Evidence]
     ) -> Finding:
-        """Say whose code it is: one line and its call, or how many there are."""
+        """Say whose code it is: one line or function and its call, or how many there are."""
         first, cost = extras[0], extras[0].price_ms or 0.0
         # A function that the model calls, too, takes more than all work beside it.
         answer = facts.ask(WhatIf.HOST_WORK_GONE, WhatIf.EXTRA_GONE) or answer
@@ -269,6 +273,53 @@ class ExtraWork(Analyzer):
             )
             for node in facts.timeline.extras[:_MOST_NAMED]
             if node.price_ms is not None and node.price_ms >= NEGLIGIBLE_SHARE * facts.true_ms
+        ]
+
+
+class PythonWithoutOperators(Analyzer):
+    """A function of yours, called by the model, the loss or the update, is Python alone.
+
+    What it means
+        No operator is called in it or below it: it checks shapes or types, looks up settings, makes
+        names, searches lists. While it runs, nothing is dispatched.
+
+    How it is measured
+        While FLOPs are counted, each function of the user's on the stack of an operator is noted.
+        Stack samples of untraced steps tell the time of those that are on none.
+
+    What it costs you
+        The step without these functions, by replay.
+
+    What it is not
+        Not the Python around operators, nor that of libraries: this is dispatch (BN501).
+
+    What to do
+        Switch off what checks, compute once what is the same in every step, and take out of the
+        forward what does not depend on the batch.
+
+    Source
+        Stack samples of this tool.
+    """
+
+    code = "BN910"
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Name each such function, with its price."""
+        return [
+            _about(
+                self.finding(
+                    facts,
+                    f"{_costs(node)}, and calls no operator",
+                    cost_ms=node.price_ms,
+                    time_ms=node.ms,
+                    evidence=[_as_evidence(each) for each in dict.fromkeys((node, _within(node)))],
+                    sites=_sites(node),
+                    not_this="Its value may be needed: then it can be computed once, or faster.",
+                ),
+                node,
+            )
+            for node in facts.timeline.plain[:_MOST_NAMED]
+            if (node.price_ms or 0.0) >= NEGLIGIBLE_SHARE * facts.true_ms
         ]
 
 

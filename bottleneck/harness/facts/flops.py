@@ -96,6 +96,7 @@ class FlopStep:
                 by_operator=_mean([count.by_operator for count in counts]),
             ),
             masks=self._masks.end(),
+            above_operators=self._repeats.above_operators(),
             repeats=self._repeats.end(),
         )
         store.artefact("flops", "ok")

@@ -6,9 +6,9 @@ unchanged, and neither drew random numbers; a call of one of torch's functions i
 and the same comes out (`values`). What no gradient is recorded for may come out the same in each step, too. A
 model that runs without gradients on what it is trained on does so again, in whatever mode. Beside it: whether
 modules that are not trained stand behind others that are; which modules are called several times where one
-call could have all of their inputs; and which functions copy most of what they have made before, to add a
-little. Nothing is looked at where dynamo has compiled anything, nor inside a backward, where checkpoints
-recompute on purpose.
+call could have all of their inputs; which functions copy most of what they have made before, to add a little;
+and below which functions of the user's operators are called at all. Nothing is looked at where dynamo has
+compiled anything, nor inside a backward, where checkpoints recompute on purpose.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -30,11 +30,17 @@ from ...clocks import perf_counter_ns
 from ...model.run import RepeatFacts
 from .. import torch_private
 from ..events.replacing import Replacements
+from ..lines.sites import is_library
 from .calls_apart import CallsApart
 from .copies_again import COPYING, CopiesAgain
 from .seen_calls import SeenCall, most_of, ns_of, sites_of, user_place
 from .values import Functions, Values, call_from, digest, tensors_of
 
+_TELLS = {
+    "__len__", "__set__", "data_ptr", "dim", "element_size", "get_device", "is_complex", "is_contiguous",
+    "is_floating_point", "ndimension", "nelement", "numel", "size", "storage_offset", "stride",
+}  # fmt: skip
+"""Functions of tensors that say what these are, and compute nothing."""
 _MOST_FUNCTIONS = 20_000
 """Calls of them that are looked at: each takes about 0.1 ms."""
 
@@ -139,6 +145,8 @@ class RepeatWatch:
         self._values = Values()
         self._computed: dict[Hashable, _Computed] = {}
         self._functions = self._ungraded_ns = self._later_ns = self._outside_ns = 0
+        self._above: set[CodeType] = set()
+        """What was on the stack when a function of torch's was called."""
         self.steps = 0
         """That have ended since the begin. What is steady shows from the second one on."""
 
@@ -152,6 +160,12 @@ class RepeatWatch:
             self._replaced.put(torch.nn.Module, "__call__", self._make_call)
             self._everywhere = torch_private.enter_first(self._mode)
 
+    def above_operators(self) -> list[tuple[str, str]] | None:
+        """Return file and name of the user's functions below which operators run; None if not known."""
+        if not (self._on and self._everywhere):
+            return None
+        return sorted({(code.co_filename, code.co_name) for code in self._above})
+
     def step(self) -> None:
         """Another step begins: what the last one computed is gone."""
         self._forget()
@@ -164,7 +178,7 @@ class RepeatWatch:
             torch_private.leave(self._mode)
         whole, self._on, self._everywhere = self._on, False, False
         self._forget()
-        self._values, self._computed = Values(), {}
+        self._values, self._computed, self._above = Values(), {}, set()
         if not (whole and self._total_ns):
             return None
         longer_ns = _as_usual(self._repeats)
@@ -238,6 +252,7 @@ class RepeatWatch:
 
     def _see(self, caller: FrameType, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function, and look at what it computes."""
+        self._note_above(caller, function)
         if not self._looks() or self._functions >= _MOST_FUNCTIONS:
             return call_from(caller, function, args, kwargs)
         self._functions += 1
@@ -262,6 +277,15 @@ class RepeatWatch:
 
         self._over(depth, note)
         return output
+
+    def _note_above(self, caller: FrameType | None, function: Callable[..., Any]) -> None:
+        if getattr(function, "__name__", "") in _TELLS:
+            return
+        while caller is not None:
+            code = caller.f_code
+            if not is_library(code.co_filename):
+                self._above.add(code)
+            caller = caller.f_back
 
     def _before(self, module: torch.nn.Module, _args: Any) -> None:
         if self._looks():

@@ -19,7 +19,7 @@ from ...model.run import JsonValue, Run
 from ...model.words import milliseconds
 from ...model.work import ComputeFacts
 from ..lanes.budget import budget_lines
-from ..lanes.by_code import code_tree, extra_nodes, recorded_in_loss, time_of, without
+from ..lanes.by_code import code_tree, extra_nodes, plain_nodes, recorded_in_loss, time_of, without
 from ..lanes.costly import CostlyRows, costly_rows
 from ..lanes.graph_nodes import idle, nodes_of_graph, wasted
 from ..lanes.labels import Work
@@ -283,14 +283,18 @@ class CpuReader:
         if tree is None:
             return {}
 
+        def saves_ms(branch: Branch, in_loss: float | None = None) -> float:
+            edit = without(self.replay.program, tree, branch, in_loss=in_loss)
+            return true_ms - priced.asker.step_ms(edit)
+
         def price(branch: Branch) -> tuple[float, bool]:
-            edit = without(self.replay.program, tree, branch, in_loss=self.amounts.in_loss)
-            return true_ms - priced.asker.step_ms(edit), branch.role in ("forward", "loss")
+            return saves_ms(branch, self.amounts.in_loss), branch.role in ("forward", "loss")
 
         whole = code_tree(tree, true_ms=true_ms, price=price, loaders=self.facts.loaders)
         extras = extra_nodes(tree, true_ms=true_ms, price=price)
+        plain = plain_nodes(tree, true_ms=true_ms, saves_ms=saves_ms)
         loops = {"update_loop": tree.update_loop(), "loop_owner": tree.owner}
-        return {"tree": whole, "extras": extras, **loops}
+        return {"tree": whole, "extras": extras, "plain": plain, **loops}
 
     def _without_seams(self, group: int) -> Edit:
         gone = np.zeros_like(self.replay.program.work)
@@ -505,9 +509,13 @@ def _loop(division: Division, facts: Facts, *, in_loss: float | None) -> LoopPri
 
 
 def _extra_ms(facts: Facts) -> dict[str, float]:
-    """Return the extra work by phase, ms per step: hooks in the backward, evaluations, lines of the loop."""
-    tree = facts.tree
-    extra = {} if tree is None else {phase: tree.extra_ms(phase) for phase in tree.root.by_phase}
+    """Return the extra work by phase, ms per step: hooks in the backward, evaluations, lines of the loop.
+
+    Functions of the user's that call no operator are no dispatch, either.
+    """
+    tree, extra = facts.tree, {}
+    if tree is not None:
+        extra = {phase: tree.extra_ms(phase) + tree.plain_ms(phase) for phase in tree.root.by_phase}
     grown = facts.baseline.grown_ms if facts.baseline is not None else 0.0
     return extra | {"": max(grown, extra.get("", 0.0))}
 

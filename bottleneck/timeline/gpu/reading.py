@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +21,7 @@ from ...model.finding import NEGLIGIBLE_SHARE
 from ...model.run import CostlyCalls, JsonValue, Run, SourceSite
 from ...model.view import CodeNode, Role
 from ..lanes.budget import budget_lines, step_budget
-from ..lanes.by_code import code_tree, extra_nodes, input_gone_ms, share_of
+from ..lanes.by_code import code_tree, extra_nodes, host_gone_ms, input_gone_ms, plain_nodes, share_of
 from ..lanes.calibrate import MAX_REPLAY_ERROR, TYPICAL_SCALE, Calibration, calibrate
 from ..lanes.costly import costly_rows
 from ..lanes.labels import Work
@@ -190,7 +190,9 @@ class GpuReader:
                     saves_ms=gone_ms,
                     basis="the host spends as much less outside of the phases as making the batch takes",
                 )
-        loops = {"update_loop": tree.update_loop(), "loop_owner": tree.owner}
+        saves_ms = partial(host_gone_ms, without_ms=without_ms) if without_ms is not None else None
+        plain = plain_nodes(tree, true_ms=true_ms, saves_ms=saves_ms)
+        loops = {"update_loop": tree.update_loop(), "loop_owner": tree.owner, "plain": plain}
         return {"tree": whole, "extras": extras, "what_ifs": what_ifs, **loops}
 
     def _host_time_gone(self, priced: Priced) -> Callable[[float, str], float]:

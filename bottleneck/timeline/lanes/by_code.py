@@ -108,9 +108,7 @@ def share_of(
     def price(branch: Branch) -> tuple[float, bool] | None:
         role = branch.role
         if role in _MODELS and without_ms is not None and MAKES_TENSORS.fullmatch(branch.callee):
-            return sum(
-                without_ms(ms, phase) for phase, ms in branch.by_phase.items() if phase in _HOST_TIMES
-            ), True
+            return host_gone_ms(branch, without_ms), True
         mine, whole_ms = ms_of(branch, role), whole.get(role, 0.0)
         elsewhere = branch.total_ms - branch.by_phase.get("forward", 0.0)
         if mine < _ONE_CALL * elsewhere:
@@ -125,6 +123,11 @@ def share_of(
         ), True
 
     return price
+
+
+def host_gone_ms(branch: Branch, without_ms: Callable[[float, str], float]) -> float:
+    """Return what the step saves without the host's time in a branch of the model or the loss."""
+    return sum(without_ms(ms, phase) for phase, ms in branch.by_phase.items() if phase in _HOST_TIMES)
 
 
 def input_gone_ms(host_ms: float, without_ms: Callable[[float, str], float]) -> float:
@@ -199,6 +202,26 @@ def extra_nodes(tree: Tree, *, true_ms: float, price: Pricer) -> tuple[CodeNode,
     return tuple(
         _node(branch, true_ms, price, left)
         for branch in tree.extras()
+        if branch.total_ms >= _LEAST_SHARE * true_ms
+    )
+
+
+def plain_nodes(
+    tree: Tree, *, true_ms: float, saves_ms: Callable[[Branch], float] | None
+) -> tuple[CodeNode, ...]:
+    """Return the functions below which no operator is called, with what the step saves without them."""
+    if saves_ms is None:
+        return ()
+    left = [_MOST_NODES]
+    return tuple(
+        _made(
+            branch,
+            branch,
+            true_ms,
+            lambda branch: (saves_ms(branch), False),
+            _children(branch, true_ms, lambda _: None, left),
+        )
+        for branch in tree.plain
         if branch.total_ms >= _LEAST_SHARE * true_ms
     )
 

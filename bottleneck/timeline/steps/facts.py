@@ -68,8 +68,11 @@ class Facts:
             return None
         breaks = self.compile_facts.breaks if self.compile_facts is not None else ()
         broken_at = [(each.site.file, each.site.line) for each in breaks if each.site is not None]
+        above = self.run.above_operators if self.run is not None else None
         if self.baseline is None:
-            return build_tree(self.stacks, true_ms=self.true_ms, phases_ms={}, broken_at=broken_at)
+            return build_tree(
+                self.stacks, true_ms=self.true_ms, phases_ms={}, broken_at=broken_at, above_operators=above
+            )
         return build_tree(
             self.stacks,
             true_ms=self.true_ms,
@@ -77,6 +80,7 @@ class Facts:
             grown_ms=self.baseline.grown_ms,
             steps="ordinary" if self.without_rare else "all",
             broken_at=broken_at,
+            above_operators=above,
         )
 
     @cached_property

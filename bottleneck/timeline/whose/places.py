@@ -15,7 +15,7 @@ from ...model.run import StackFrame, Stacks
 from ...model.view import Role
 
 Chain = tuple[StackFrame, ...]
-_Place = Literal["before", "loss", "gradients", "after"]
+_Place = Literal["before", "loss", "gradients", "update", "after"]
 _OF_PHASE: dict[str, Role] = {
     "forward": "forward",
     "backward": "backward",
@@ -23,7 +23,9 @@ _OF_PHASE: dict[str, Role] = {
     "zero_grad": "update",
     "h2d": "input",
 }
-_OF_PLACE: dict[str, Role] = {"before": "input", "loss": "loss", "gradients": "extra", "after": "extra"}
+_OF_PLACE: dict[str, Role] = {
+    "before": "input", "loss": "loss", "gradients": "extra", "update": "update", "after": "extra",
+}  # fmt: skip
 _HOOKS = ("torch.autograd.graph.", "torch.utils.hooks.")
 """Modules whose functions call hooks of the user's in the backward; those that call code which the
 backward itself consists of are others (torch.autograd.function, torch.utils.checkpoint)."""
@@ -129,6 +131,10 @@ class Roles:
         forward = {order(chain, there) for there in self._at.forward} - {0}
         backward = {order(chain, there) for there in self._at.backward} - {0}
         update = {order(chain, there) for there in self._at.update} - {0}
+        if backward and not self._at.update:
+            # No optimizer updates anything: what the backward follows is recorded for it, what follows it
+            # updates by hand.
+            return "update" if -1 not in backward else "before" if forward == {-1} else "loss"
         # What a backward follows may train by hand, with no update of an optimizer's.
         if update == {1} and -1 not in backward:
             return "after"

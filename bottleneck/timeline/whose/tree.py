@@ -167,6 +167,8 @@ class Branch:
 
 _TRAINS = {"forward", "backward", "optimizer"}
 _BETWEEN_STEPS: tuple[Role, ...] = ("extra", "input")
+_TRAINING_CODE: frozenset[Role] = frozenset({"forward", "no-grad forward", "loss", "update"})
+"""What code of the user's runs for, operators or not, that training does need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +180,9 @@ class Tree:
     """Steps that were sampled, without those that held rare work."""
     owner: str = ""
     """Library whose trainer the script calls, where that runs nearly all of the step."""
+    plain: tuple[Branch, ...] = ()
+    """Functions of the user's below which no operator is called, in the model, the loss and the update: the
+    longest first, each with all of its calls. Empty where operators were not looked at."""
 
     def extras(self) -> list[Branch]:
         """Return the branches that are extra work as a whole, the longest first; none is inside another.
@@ -310,6 +315,10 @@ class Tree:
         """Return the extra work in a phase, ms per step."""
         return self.root.ms.get((phase, "extra"), 0.0)
 
+    def plain_ms(self, phase: str) -> float:
+        """Return the time of functions that call no operator in a phase, ms per step."""
+        return sum(branch.by_phase.get(phase, 0.0) for branch in self.plain)
+
     def calls_ms(self, module: str) -> float:
         """Return the time in calls of library functions whose names begin so, ms per step."""
         leaves = [branch for branch in self.root.walk() if not branch.children]
@@ -354,13 +363,15 @@ def build_tree(
     grown_ms: float = 0.0,
     steps: Literal["all", "ordinary", "rare"] = "ordinary",
     broken_at: Collection[tuple[str, int]] = (),
+    above_operators: Collection[tuple[str, str]] | None = None,
 ) -> Tree | None:
     """Build the tree; None where nothing was sampled.
 
     `phases_ms` is empty where phases were not timed. `grown_ms` of the time outside them is what the first
     steps had not: the samples are of a few steps, and training does not grow, so that is extra work. Which
     steps: "rare" are those that hold what the others lack, and "all" lacks only a single one of these.
-    `broken_at`: see `Roles`.
+    `broken_at`: see `Roles`. `above_operators`: file and name of the user's functions below which operators
+    are called; None where that is not known.
     """
     ordinary = _ordinary(stacks.step_ms)
     far = set(range(len(stacks.step_ms))) - ordinary
@@ -388,7 +399,28 @@ def build_tree(
         root = _grow(samples, paths)
     if phases_ms and not phases_ms.get("data") and _leave_calls(samples, paths, root):
         root = _grow(samples, paths)
-    return Tree(root=root, steps=len(kept), owner=_owner(samples))
+    plain = _plain(samples, depth, frozenset(above_operators)) if above_operators is not None else ()
+    return Tree(root=root, steps=len(kept), owner=_owner(samples), plain=plain)
+
+
+def _plain(
+    samples: Sequence[_Sample], depth: int, above_operators: Collection[tuple[str, str]]
+) -> tuple[Branch, ...]:
+    """Return the functions below which no operator is called: of each stack the outermost of them."""
+    calls: dict[tuple[str, str], list[tuple[_Sample, int]]] = {}
+    for sample in samples:
+        functions = ((frame.file, frame.function) for frame in sample.chain)
+        for at, function in enumerate(functions):
+            if at >= depth and sample.role in _TRAINING_CODE and function not in above_operators:
+                calls.setdefault(function, []).append((sample, at))
+                break
+    found = []
+    for (_, name), within in calls.items():
+        paths = [list(_keys(sample.chain[at:], at, ())) for sample, at in within]
+        whole = _grow([sample for sample, _ in within], paths)
+        whole.frame, whole.calls = whole.branches()[0].frame, {(f"{name}()", ""): whole.total_ms}
+        found.append(whole)
+    return tuple(sorted(found, key=lambda branch: -branch.total_ms))
 
 
 def _owner(samples: Sequence[_Sample]) -> str:

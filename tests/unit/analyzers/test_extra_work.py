@@ -8,7 +8,13 @@ import msgspec
 import pytest
 import torch
 
-from torch_bottleneck.analyzers.findings.host import ExtraWork, OtherHostWork, TensorsOfLists
+from torch_bottleneck.analyzers.findings.host import (
+    ExtraWork,
+    OtherHostWork,
+    PythonWithoutOperators,
+    TensorsOfLists,
+)
+from torch_bottleneck.analyzers.sections.context import build_context
 from torch_bottleneck.catalog.match import match
 from torch_bottleneck.harness.lines.calls import call_at
 from torch_bottleneck.model.codes import Part, WhatIf
@@ -83,6 +89,26 @@ def making(call: str, line: int, ms: float, *inside: CodeNode, role: Role = "inp
 
 
 STEP = CodeNode(name="step", role="step", ms=100.0, share=1.0)
+CHECKS = msgspec.structs.replace(node("check()", 70, 30.0, node("eval()", 80, 28.0)), role="loss")
+
+
+def test_a_function_that_calls_no_operator_is_named_with_its_price_and_is_not_to_be_taken_out() -> None:
+    known = facts(
+        "cpu", parts={Part.HOST: 32.0}, saves={WhatIf.HOST_WORK_GONE: 32.0}, plain=(CHECKS,), tree=STEP
+    )
+    (found,) = PythonWithoutOperators().find(known)
+    assert (found.call, found.cost_ms) == ("`check()`", 30.0)
+    assert [site.line for site in found.sites] == [70, 80]
+    (host,) = OtherHostWork().find(known)
+    assert host.call == "`check()`"
+    context = build_context(
+        timeline=known.timeline, step=known.step, run=None, loaders=None, compile_facts=None
+    )
+    offered = [
+        each for each in match([found, host], context, known.timeline.what_ifs, 100.0) if not each.note
+    ]
+    assert [each.fix for each in offered] == ["FX530"]
+    assert offered[0].title == "Spare the Python of `check()`"
 
 
 @pytest.mark.parametrize("call", ["torch.tensor", "torch.as_tensor", "torch.FloatTensor", "torch.Tensor"])

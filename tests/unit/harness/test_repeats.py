@@ -74,6 +74,35 @@ def test_a_part_that_is_called_twice_with_the_same_input_is_counted_once_with_it
     assert (site.site.file, site.site.function, site.count) == (__file__, "forward", 1)
 
 
+def test_the_functions_below_which_operators_are_called_are_noted() -> None:
+    def checks(x: torch.Tensor) -> bool:
+        return x.dim() == 2 and len(x) == x.shape[0] and x.dtype is torch.float32 and x.is_contiguous()
+
+    def leads(x: torch.Tensor) -> torch.Tensor:
+        return doubles(x)
+
+    def doubles(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    def reads(x: torch.Tensor) -> float:
+        return x.sum().item()
+
+    watch = RepeatWatch()
+    watch.begin()
+    try:
+        x = torch.randn(4, 8)
+        assert checks(x)
+        reads(leads(x))
+        noted = watch.above_operators()
+    finally:
+        watch.end()
+    assert noted is not None
+    mine = {name for file, name in noted if file == __file__}
+    assert {"leads", "doubles", "reads"} <= mine
+    assert "checks" not in mine
+    assert watch.above_operators() is None, "not on any more"
+
+
 class Adapted(nn.Module):
     """Calls a layer, and multiplies by its weight again."""
 

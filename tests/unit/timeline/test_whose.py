@@ -25,6 +25,8 @@ from torch_bottleneck.timeline.lanes.ask import Asker
 from torch_bottleneck.timeline.lanes.by_code import (
     code_tree,
     extra_nodes,
+    host_gone_ms,
+    plain_nodes,
     rare_nodes,
     share_of,
     time_of,
@@ -177,6 +179,57 @@ def test_what_a_backward_follows_behind_the_update_may_train_by_hand() -> None:
         Seen((at(32, "save()"),), 7, "", "backward"),
     )
     assert extras_of(tree) == {"save()": 7.0}
+
+
+def test_where_no_optimizer_updates_what_the_backward_follows_is_recorded_and_what_follows_it_updates() -> (
+    None
+):
+    seen = (
+        Seen((at(18, "batch()"),), 5, "", "backward"),
+        Seen((at(19, "net.loss()"),), 40, "", "backward"),
+        Seen((BACKWARD,), 30, "backward", "backward"),
+        Seen((BACKWARD,), 0, "backward", "backward", begins=True),
+        Seen((at(25, "w.data - rate * w.grad"),), 10, "", "backward"),
+        Seen((at(26, "print()", callee="builtins.print"),), 3, "", "backward"),
+    )
+    tree = build_tree(stacks_of(seen), true_ms=88.0, phases_ms={})
+    assert tree is not None
+    assert {branch.call: branch.role for branch in tree.root.branches()} == {
+        "batch()": "loss",
+        "net.loss()": "loss",
+        "loss.backward()": "backward",
+        "w.data - rate * w.grad": "update",
+        "print()": "extra",
+    }
+
+
+def test_functions_that_call_no_operator_are_told_with_all_of_their_calls() -> None:
+    net = at(60, "layer()", function="forward", loops=())
+    checks = at(70, "fits()", function="check", loops=()), at(80, "eval()", function="fits", loops=())
+    seen = (
+        *TRAINING,
+        Seen((FORWARD, net, *checks), 6, "forward", "data"),
+        Seen((at(16, "check()"), *checks[:1]), 3, "", "forward"),
+        Seen((at(30, "check()"), *checks[:1]), 4, "", "optimizer"),
+        Seen((FORWARD, net), 20, "forward", "data"),
+    )
+    above = [("/me/train.py", "main"), ("/me/train.py", "forward")]
+    known = {"true_ms": 103.0, "phases_ms": {}}
+    tree = build_tree(stacks_of(seen), above_operators=above, **known)
+    assert tree is not None
+    (check,) = tree.plain
+    assert check.by_phase == {"forward": pytest.approx(6.0), "": pytest.approx(3.0)}, (
+        "extra work is no part of it"
+    )
+    assert tree.plain_ms("forward") == pytest.approx(6.0)
+    (node,) = plain_nodes(tree, true_ms=103.0, saves_ms=lambda branch: branch.total_ms)
+    assert (node.name, node.price_ms, node.site and node.site.line) == ("check()", pytest.approx(9.0), 70)
+    assert [child.name for child in node.children] == ["fits()"]
+    without_ms = {"forward": 2.0, "": 0.5}
+    assert host_gone_ms(check, lambda ms, phase: without_ms[phase]) == 2.5
+    tree = build_tree(stacks_of(seen), **known)
+    assert tree is not None
+    assert tree.plain == (), "operators were not looked at"
 
 
 @pytest.mark.parametrize(("host_ms", "told"), [(60.0, True), (200.0, False)])
