@@ -11,6 +11,7 @@ from ...model.codes import Part, WhatIf
 from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.run import LAUNCH_BLOCKING, SourceSite
+from ...model.view import CodeNode
 from ...model.words import ms, percent
 from ...timeline.lanes.questions import DISTRIBUTIONS
 from ...timeline.steps.loop_lines import MAIN_SHARE
@@ -98,25 +99,44 @@ class DispatchDecides(Analyzer):
         compiled = facts.ask(WhatIf.COMPILED)
         if compiled is not None:
             evidence.append(predicted_evidence(compiled, "compiling predicts"))
+        title, line = (
+            f"Dispatching operators costs up to {ms(answer.saves_ms)} per step",
+            _line(facts, answer),
+        )
+        if line is not None and line.site is not None:
+            title += f", {ms(line.price_ms or 0.0)} of it for {line.site.short}"
         yield self.finding(
             facts,
-            f"Dispatching operators costs up to {ms(answer.saves_ms)} per step",
+            title,
             answer=answer,
             time_ms=exposed,
             evidence=evidence,
-            sites=_places(facts),
+            sites=_places(facts, line),
             not_this="This is an upper bound: some dispatch always remains.",
         )
 
 
-def _places(facts: Facts) -> list[SourceSite | None]:
-    """Return where dispatch happens, most specific first: loop, sampled line, call of the model."""
+def _line(facts: Facts, answer: WhatIfResult) -> CodeNode | None:
+    """Return the line whose launches are a main part of the dispatch; None where no line's are.
+
+    What it costs beyond the work of the device is its launches.
+    """
+    lines = [(node.price_ms or 0.0, node) for node in facts.timeline.device_lines]
+    price_ms, dearest = max(lines, key=lambda line: line[0], default=(0.0, None))
+    if dearest is None or price_ms > answer.saves_ms:
+        return None
+    return dearest if price_ms - dearest.ms >= MAIN_SHARE * answer.saves_ms else None
+
+
+def _places(facts: Facts, line: CodeNode | None) -> list[SourceSite | None]:
+    """Return where dispatch happens, most specific first: loop, sampled line, main line, model."""
     loop = facts.timeline.loop
     if loop is not None and (facts.number("loop.share") or 0.0) < MAIN_SHARE:
         loop = None
     return [
         loop.site if loop is not None else None,
         facts.sampled_site("sampled between", "sampled forward"),
+        line.site if line is not None else None,
         *facts.sites("forward")[:1],
     ]
 

@@ -26,7 +26,7 @@ from ..lanes.calibrate import MAX_REPLAY_ERROR, TYPICAL_SCALE, Calibration, cali
 from ..lanes.costly import costly_rows
 from ..lanes.labels import Work
 from ..lanes.program import PARTS, Program, build_program
-from ..lanes.questions import Question
+from ..lanes.questions import EAGER, Question
 from ..lanes.reader import Priced
 from ..lanes.recompute import checkpoint_ms, forward_work, later_work, unrecorded
 from ..lanes.replay import Edit, Replay
@@ -45,7 +45,7 @@ from .compute import compiled_work, slowest_backend, trace_compute
 from .context import asked_waits, gpu_context
 from .device_masks import DeviceWork
 from .device_work import kernel_rows, optimizer_seen, read_device_work
-from .edits import gradients_untouched, plans_gone, seams_gone, searches_gone
+from .edits import gradients_untouched, plans_gone, seams_gone, searches_gone, without_launches
 from .narrow import narrow_kernels
 from .offload import kept_on_device
 from .questions import gpu_questions
@@ -219,23 +219,32 @@ class GpuReader:
         return saves_ms
 
     def _by_line(self, priced: Priced) -> tuple[CodeNode, ...]:
-        """Return the lines that the device works for, the longest first; none where no graph was noted."""
+        """Return the lines that the device works for, the longest first; none where no graph was noted.
+
+        The step without one lacks its kernels, of forward and backward, and their launches.
+        """
         program, true_ms = self.replay.program, self.facts.true_ms
         asked = self.asked
         if asked is None:
             return ()
         graph = asked.graph
+        host_ms = program.work[:, EAGER].sum(axis=1) * self.calibration.dispatch_scale
 
         def nodes(index: NDArray[np.intp], among: NDArray[np.bool_]) -> tuple[CodeNode, ...]:
             spent = np.bincount(index[among], weights=program.duration[among], minlength=len(graph.sites))
             ms = spent / program.steps / 1e6 * self.device_scale
+            of_event = np.full(len(program.kind), NO_LINE)
+            of_event[program.event[among]] = index[among]
+            its = of_event != NO_LINE
+            host = np.bincount(of_event[its], weights=host_ms[its], minlength=len(graph.sites))
+            whole = np.maximum(ms, host / program.steps / 1e6)
             found = []
-            for at in np.argsort(-ms)[:_MOST_LINES].tolist():
-                if ms[at] < NEGLIGIBLE_SHARE * true_ms:
+            for at in np.argsort(-whole)[:_MOST_LINES].tolist():
+                if whole[at] < NEGLIGIBLE_SHARE * true_ms:
                     break
                 mine = among & (index == at)
                 site, by_node = graph.sites[at], np.bincount(asked.node[mine], weights=program.duration[mine])
-                gone = Edit(duration=np.where(mine, 0.0, 1.0))
+                gone = without_launches(program, mine)
                 within = mine & (asked.inner != NO_LINE)
                 found.append(
                     CodeNode(

@@ -55,6 +55,17 @@ def test_the_first_line_is_the_one_whose_cure_was_measured_and_has_its_price() -
     assert "`context = pooled[pillar]` at" in diagnosis().verdict.headline
 
 
+def test_where_the_host_decides_a_line_costs_what_it_launches_and_the_cause_names_it() -> None:
+    found = diagnose_paths([CASES["thread-triplets-h200"].folder])
+    (dispatch,) = [finding for finding in found.findings if finding.code == "BN501"]
+    first = found.device_lines[0]
+    assert first.price_ms is not None
+    assert first.price_ms > 2 * first.ms, "its kernels alone would be half of that at most"
+    assert dispatch.cost_ms is not None
+    assert first.price_ms < dispatch.cost_ms
+    assert f"{first.price_ms:.1f} ms of it for spore_volumes.py:{first.line}" in dispatch.title
+
+
 def test_the_fix_of_the_thread_is_first_and_promises_what_was_measured() -> None:
     first = diagnosis().suggestions[0]
     assert (first.fix, first.bound) == ("FX327", True)
