@@ -308,4 +308,38 @@ with torch.autocast(device.type, enabled=device.type == "cuda"):
             source("https://github.com/huggingface/transformers/issues/34692", "float16 models on the CPU"),
         ),
     ),
+    Fix(
+        id="FX348",
+        title="Take denormal numbers for zeros",
+        addresses=("BN324",),
+        what_to_change="On a CPU, numbers below 1.2e-38 take many times as long as others. Have the processor take"
+        " them for zeros, before the first operator: threads that exist already keep their setting.",
+        when=(
+            given("device.kind", "==", "cpu", "training runs on the CPU"),
+            *seen("denormals.share", ">", 0.0, "numbers of the optimizer are denormal"),
+        ),
+        unless=(given("denormals.flushed", "==", True, "they are taken for zeros already"),),
+        what_if=WhatIf.DENORMALS_GONE,
+        what_if_bound=True,
+        only_answered=True,
+        basis="a product with such numbers at the rate of others",
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="Numbers below 1.2e-38 become zero: nothing that trains needs them.",
+        code="""\
+import torch
+
+torch.set_flush_denormal(True)""",
+        undo="torch.set_flush_denormal(False)",
+        verify="The step time falls; the loss follows the old curve.",
+        can_try=True,
+        arithmetic=Arithmetic.REORDERED,
+        edits=(StatementEdit(statement="torch.set_flush_denormal(True)", setting="set_flush_denormal"),),
+        sources=(
+            docs("generated/torch.set_flush_denormal.html", "torch.set_flush_denormal"),
+            source("https://github.com/pytorch/pytorch/issues/51539", "Denormal numbers on the CPU"),
+            source(
+                "https://github.com/chainer/chainer/issues/2554", "Weights that decay to denormal numbers"
+            ),
+        ),
+    ),
 )

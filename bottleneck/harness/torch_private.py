@@ -8,9 +8,12 @@ hooks and captures touches an underscore name of torch.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -590,6 +593,44 @@ def distributions_checked() -> bool:
 def check_distributions(checked: bool) -> None:
     """Have torch.distributions check what they are given, or not, unless told otherwise."""
     torch.distributions.Distribution.set_default_validate_args(checked)
+
+
+_PAUSES_HARD = 2
+"""`omp_pause_hard` of omp.h."""
+
+
+def denormals_flushed() -> bool:
+    """Return whether this thread takes denormal numbers for zeros."""
+    half = torch.full((1,), torch.finfo(torch.float32).smallest_normal) * 0.5
+    return not half.view(torch.int32).item()
+
+
+def flush_denormals(flush: bool) -> None:
+    """Have this thread, and those that operators share their work among, take denormals for zeros, or not.
+
+    Each thread has a switch of its own and begins with that of the one that starts it, so OpenMP's threads
+    are let go: the next operator starts new ones.
+
+    Raises:
+        RuntimeError: OpenMP does not let go of its threads (before GCC 9), or there is no such switch.
+    """
+    pauses = _pauses_of_openmp()
+    if torch.get_num_threads() > 1 and not pauses:
+        raise RuntimeError("this OpenMP does not let go of its threads, which keep their setting")
+    if not torch.set_flush_denormal(flush):
+        raise RuntimeError("this processor cannot take denormal numbers for zeros")
+    for pause in pauses:
+        pause(_PAUSES_HARD)
+
+
+def _pauses_of_openmp() -> list[Callable[[int], int]]:
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    loaded = {line.rpartition(" ")[2] for line in maps if re.search(r"/lib[gi]?omp\d*[-.][^/]*$", line)}
+    found = (getattr(ctypes.CDLL(path), "omp_pause_resource_all", None) for path in sorted(loaded))
+    return [pause for pause in found if pause is not None]
 
 
 def cudagraphs_recorded() -> int | None:

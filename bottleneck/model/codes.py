@@ -90,6 +90,7 @@ class WhatIf(str, Enum):
     TF32 = "tf32"
     BF16 = "bf16"
     SINGLE_PRECISION = "single-precision"
+    DENORMALS_GONE = "denormals-gone"
     FUSED_ATTENTION = "fused-attention"
     MASKS_GONE = "masks-gone"
     CHANNELS_LAST = "channels-last"
@@ -425,6 +426,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN321", "costly-call", _C.COMPUTE, names_call=True, within_others=True),
     CodeEntry("BN322", "narrow-kernels", _C.COMPUTE, names_call=True, within_others=True),
     CodeEntry("BN323", "copied-again", _C.COMPUTE, names_call=True, within_others=True),
+    CodeEntry("BN324", "denormal-numbers", _C.COMPUTE),
     CodeEntry("BN401", "graph-breaks", _C.GRAPH_BREAK),
     CodeEntry("BN402", "recompiles-in-steady-state", _C.COMPILE, priced_by=WhatIf.NO_COMPILE),
     CodeEntry("BN403", "cudagraphs-skipped", _C.LAUNCH),

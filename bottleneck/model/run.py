@@ -185,6 +185,9 @@ class OptimizerFacts(_Record, frozen=True, kw_only=True):
     parameter_dtype: str = ""
     """Dtype of most elements, like "float32"; empty if not recorded."""
     compiled: bool = False
+    denormal_share: float | None = None
+    """Of the numbers that it has on the CPU (parameters, gradients, state), those that are denormal. None
+    where it has none there, or an earlier version did not look."""
     site: SourceSite | None = None
 
 
@@ -356,6 +359,9 @@ class Run(_Record, frozen=True, kw_only=True):
     parallel_us: tuple[float, float] | None = None
     """CPU runs: one operator just large enough for several threads, on the script's threads and on one of
     them (means, in microseconds). None with one thread, or where the script goes on after the capture."""
+    denormal_factor: float | None = None
+    """CPU runs whose optimizers have denormal numbers: time of a product with such numbers over that of one
+    with others, on this machine."""
     profiles_itself: bool = False
     """The script's own profiler recorded during the run; only one can record in a process."""
     pinned_gbps: float | None = None

@@ -1,6 +1,6 @@
 """Precision of the parameters and of the math: float64 anywhere, 16 bits on a CPU.
 
-In: facts. Out: findings BN310 and BN313.
+In: facts. Out: findings BN310, BN313 and BN324.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...model.codes import WhatIf
-from ...model.finding import Evidence, Finding
-from ...model.words import ms
+from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
+from ...model.words import ms, percent
 from ..base import Analyzer, Facts
 
 
@@ -111,4 +111,57 @@ class HalfPrecisionOnCpu(Analyzer):
             sites=facts.sites("forward") or [item.site for item in facts.run.optimizers],
             not_this="On a GPU 16 bits are faster.",
             note=answer is None,
+        )
+
+
+class DenormalNumbers(Analyzer):
+    """Numbers are so small that the processor takes a detour for each.
+
+    What it means
+        Below 1.2e-38 float32 numbers are denormal. Most CPUs compute with them in microcode, at a
+        tenth to a hundredth of the usual rate: a product with a weight matrix of such numbers took
+        1,000 ms instead of 8. Weights that only decay get there, and so do states of an optimizer
+        and gradients that vanish.
+
+    How it is measured
+        The bits of parameters, gradients and the optimizer's state, up to 65,536 numbers of each,
+        after the capture.
+
+    What it costs you
+        How much longer a product takes with such numbers is measured on this machine. The step is
+        replayed with their share of the numbers at the usual rate: a bound, since one of them holds
+        up others that are computed with it. A trial takes them for zeros and times the step.
+
+    What it is not
+        Not a matter of GPUs, which compute with denormal numbers at full rate.
+
+    What to do
+        torch.set_flush_denormal(True) before the first operator: each thread begins with the switch
+        of the one that starts it.
+
+    Source
+        PyTorch documentation, torch.set_flush_denormal; measurements of this tool (Xeon, AVX512).
+    """
+
+    code = "BN324"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Report a share that matters, where the processor computes with them."""
+        answer, share = facts.ask(WhatIf.DENORMALS_GONE), facts.number("denormals.share") or 0.0
+        if answer is None or facts.run is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
+            return
+        yield self.finding(
+            facts,
+            f"{percent(share)} of the optimizer's numbers are denormal: up to {ms(answer.saves_ms)} per step",
+            answer=answer,
+            evidence=[
+                Evidence(
+                    text=f"{percent(share)} of parameters, gradients and state: below 1.2e-38, not zero",
+                    value=share,
+                    source="bits of these tensors",
+                ),
+                Evidence(text=answer.basis, source="probe"),
+            ],
+            sites=[item.site for item in facts.run.optimizers],
+            not_this="What they cost depends on the processor: a trial tells.",
         )

@@ -116,6 +116,9 @@ def _optimizer(run: Run) -> dict[str, JsonValue]:
     }
     if torchs:
         out["optimizer.of_torch"] = main.cls
+    denormal = [item.denormal_share for item in run.optimizers if item.denormal_share is not None]
+    if denormal:
+        out["denormals.share"] = max(denormal)
     if main.flavour != "unknown":
         out["optimizer.flavour"] = next(flavour for flavour in _SLOWEST_FIRST if flavour in flavours)
     if len(flavours) > 1:

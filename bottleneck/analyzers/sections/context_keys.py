@@ -164,6 +164,8 @@ CONTEXT_KEYS: dict[str, str] = {
     "host.grown_ms": "float: time outside the phases that the mean step has and the first had not",
     "host.rare": 'str: what only some steps do, "evaluation", "forward passes without gradients" (of a'
     ' model in training mode), "other work"; "none" was seen',
+    "denormals.share": "float: of the optimizers' numbers on the CPU, parameters, gradients and state",
+    "denormals.flushed": "bool: denormal numbers are taken for zeros",
     "distributions.checked": "bool: torch.distributions check what they are given, unless told otherwise",
     "debug.anomaly": "bool: torch.autograd.set_detect_anomaly is on",
     "debug.launch_blocking": "bool: CUDA_LAUNCH_BLOCKING=1, each launch waits for its kernel",

@@ -10,8 +10,11 @@ import contextlib
 import weakref
 from typing import Any, Literal
 
+import torch
+
 from ...model.run import OptimizerFacts, SourceSite
 from ..lines.sites import user_site
+from .values import denormals
 
 MAX_OPTIMIZERS = 32
 
@@ -62,8 +65,23 @@ def _facts(optimizer: Any, site: SourceSite | None) -> OptimizerFacts:
         parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
         parameter_dtype=_main_dtype(parameters),
         compiled=_is_compiled(optimizer),
+        denormal_share=_denormal_share(optimizer, parameters),
         site=site,
     )
+
+
+def _denormal_share(optimizer: Any, parameters: list[torch.Tensor]) -> float | None:
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    held = [*parameters, *(p.grad for p in parameters), *states]
+    here = [
+        each.detach()
+        for each in held
+        if isinstance(each, torch.Tensor)
+        and (each.device.type, each.layout) == ("cpu", torch.strided)
+        and each.is_floating_point()
+    ]
+    whole = sum(each.numel() for each in here)
+    return sum(denormals(each) for each in here if each.numel()) / whole if whole else None
 
 
 def _main_dtype(parameters: list[Any]) -> str:

@@ -1,10 +1,10 @@
 """Small measurements on the spot, taken between the windows: what one thing costs on this machine.
 
 In: a machine that the script is using. Out: the dispatch cost of a small operator (CPU runs), and, where
-the script computes in 16 bits there, matmul rates; copy bandwidths and matmul rates (GPU runs), also of
-the step's own products where they are in fp32; fused attention with masks that mask nothing and without,
-where the script calls it so. About 0.2 s in all; the script's random state, precision and current stream are
-as before.
+the script computes in 16 bits or with denormal numbers there, the rates of products with these; copy
+bandwidths and matmul rates (GPU runs), also of the step's own products where they are in fp32; fused
+attention with masks that mask nothing and without, where the script calls it so. About 0.2 s in all; the
+script's random state, precision and current stream are as before.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ MATMUL_SIZE = 4096
 CPU_MATMUL = (256, 256, 256)
 """Rows, inner, columns: 34 million operations, 0.5 ms at 70 GFLOP/s, and 30 ms in a type that takes 60 times
 as long. Larger products are timed with fewer rows."""
+ON_ONE_THREAD = (32, 48, 48)
+"""Rows, inner, columns of a product that is too small to be shared out: other threads may be busy."""
 CPU_MATMUL_NS = 5_000_000
 """For each product and type, if it is not longer once."""
 SHARED_ELEMENTS = 1 << 16
@@ -62,11 +64,14 @@ def measure(store: Store, *, over: bool) -> None:
 
 def _measure_machine(store: Store, *, over: bool) -> None:
     if torch_private.device_kind() == "cpu":
-        store.update(dispatch_ns=dispatch_ns(), plain_dispatch_ns=plain_dispatch_ns())
+        small_ns = dispatch_ns()
+        store.update(dispatch_ns=small_ns, plain_dispatch_ns=plain_dispatch_ns())
         kinds = store.run.half_types
         if kinds:
             products = store.run.flops.products if store.run.flops is not None else ()
             store.update(matmul_tflops=cpu_matmul_tflops(kinds, products))
+        if any(each.denormal_share for each in store.run.optimizers):
+            store.update(denormal_factor=denormal_factor(small_ns))
         if over:
             store.update(parallel_us=parallel_us())
         return
@@ -257,6 +262,21 @@ def _product_ns(rows: int, inner: int, columns: int, dtype: torch.dtype) -> int:
     right = torch.ones(inner, columns, dtype=dtype, device="cpu")
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         return _least_ns(lambda: torch.mm(left, right))[0]
+
+
+def denormal_factor(dispatch_ns: float) -> float:
+    """Return how many times as long a product of denormal numbers takes as one of others, on this machine.
+
+    Without the dispatch of the operator, of so many ns.
+    """
+    rows, inner, columns = ON_ONE_THREAD
+    others = torch.full((rows, inner), 0.5, device="cpu", dtype=torch.float32)
+    # Written as bits: the processor may be set to take these numbers for zeros.
+    denormal = torch.full_like(others, 1 << 20, dtype=torch.int32).view(torch.float32)
+    right = torch.full((inner, columns), 0.5, device="cpu", dtype=torch.float32)
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        slow, usual = _least_ns(lambda: torch.mm(denormal, right), lambda: torch.mm(others, right))
+    return max(1.0, (slow - dispatch_ns) / max(usual - dispatch_ns, 0.2 * usual))
 
 
 def _least_ns(*calls: Callable[[], object]) -> list[int]:

@@ -10,6 +10,7 @@ run.json. A switch that does not exist in this torch, or that nothing has shown,
     deterministic: bool                                 torch.use_deterministic_algorithms
     anomaly_mode: bool
     distributions.checked: bool  torch.distributions check their arguments, unless told otherwise
+    denormals.flushed: bool     the training thread takes denormal numbers for zeros
     sdp.flash, sdp.mem_efficient, sdp.math, sdp.cudnn: bool    backends allowed
     default_dtype: "float32", ...
     autocast.dtype              "none" | "bfloat16" | "float16" | ..., as seen in root forwards
@@ -239,6 +240,7 @@ def _read_flags(settings: dict[str, JsonValue]) -> None:
         "deterministic": torch.are_deterministic_algorithms_enabled,
         "anomaly_mode": torch.is_anomaly_enabled,
         "distributions.checked": torch_private.distributions_checked,
+        "denormals.flushed": torch_private.denormals_flushed,
         "sdp.flash": backends.cuda.flash_sdp_enabled,
         "sdp.mem_efficient": backends.cuda.mem_efficient_sdp_enabled,
         "sdp.math": backends.cuda.math_sdp_enabled,

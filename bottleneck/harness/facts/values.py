@@ -29,6 +29,8 @@ _COMPUTED: Final = ("T", "mT", "H", "mH", "real", "imag")
 """Properties that are values of their own."""
 _VALUES: Final = {torch.strided: torch.Tensor.detach, torch.sparse_coo: torch.Tensor._values}
 """By layout: where the numbers of a tensor are."""
+_READ_NUMBERS: Final = 65_536
+"""Of a tensor, for whether they are denormal."""
 
 
 def _property_of(getter: Any) -> str:
@@ -231,3 +233,15 @@ def digest(output: Any) -> Hashable | None:
     except (RuntimeError, TypeError, NotImplementedError):
         return None
     return tuple(found)
+
+
+def denormals(value: torch.Tensor) -> int:
+    """Return how many numbers of a tensor on the CPU are denormal, as far as a part of them tells."""
+    apart: int = max(1, value.numel() // _READ_NUMBERS)
+    # As bits: the processor may be set to take these numbers for zeros.
+    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[value.element_size()]
+    numbers = value.detach().reshape(-1)[::apart].contiguous()
+    limit = torch.tensor(torch.finfo(value.dtype).smallest_normal, dtype=value.dtype).view(bits)
+    sizes = numbers.view(bits) & torch.iinfo(bits).max
+    count = int(((sizes > 0) & (sizes < limit)).sum())
+    return count * apart

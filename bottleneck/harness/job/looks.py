@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ...model.run import SourceSite
+from ..facts.values import denormals
 from ..lines.sites import is_library, names_in
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ DEEPEST = 3
 LEAST_PER_STEP = 0.2
 NAMED = 3
 _CONTAINERS = (list, deque, dict, set, bytearray)
-READ_NUMBERS = 65_536
-"""Of a tensor, for whether they are denormal."""
 _ADDS = r"\s*(?:\.(?:append|appendleft|extend|add|update|insert|setdefault|\w+_)\(|\+=|=(?!=).*\b{name}\b)"
 """What follows a name in a line that adds to what stands behind it, or changes it in place."""
 
@@ -146,7 +145,7 @@ class _Sizes:
             self.found[path, "elements of tensor"] = value.numel()
             if value.device.type == "cpu" and value.is_floating_point():
                 # Processors take many times as long for these.
-                self.found[path, "denormal numbers in tensor"] = _denormals(value)
+                self.found[path, "denormal numbers in tensor"] = denormals(value)
 
     def _visit_container(self, path: str, value: Any, depth: int) -> None:
         items = list(islice(value.items(), MOST_ITEMS)) if isinstance(value, dict) else None
@@ -196,18 +195,6 @@ def _nodes(node: Any) -> int:
                 seen.add(after)
                 pending.append(after)
     return len(seen)
-
-
-def _denormals(value: torch.Tensor) -> int:
-    """Return how many numbers of a tensor are denormal, as far as a part of them tells."""
-    apart: int = max(1, value.numel() // READ_NUMBERS)
-    # As bits: the processor may be set to take these numbers for zeros.
-    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[value.element_size()]
-    numbers = value.detach().reshape(-1)[::apart].contiguous()
-    limit = torch.tensor(torch.finfo(value.dtype).smallest_normal, dtype=value.dtype).view(bits)
-    sizes = numbers.view(bits) & torch.iinfo(bits).max
-    count = int(((sizes > 0) & (sizes < limit)).sum())
-    return count * apart
 
 
 def _rank(kind: str) -> int:

@@ -165,6 +165,15 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
             f"{1 / rate:.2g} times that of {kind} on this machine"
             + (f"; without {ms(amounts.casts)} of casts" if amounts.casts > 0 else ""),
         )
+    if facts.denormal is not None and facts.denormal[0] > 0:
+        share, times = facts.denormal
+        left = 1.0 / (1.0 + share * (times - 1.0))
+        yield Question(
+            WhatIf.DENORMALS_GONE,
+            Edit(work=dict.fromkeys((Work.MATH, Work.UPDATE), left)),
+            f"{percent(share)} of the numbers as fast as the others: {times:.0f} times, measured here",
+            bound=True,
+        )
     yield from _for_nobody(program, amounts)
     if amounts.costly is not None:
         call, call_ms = amounts.costly

@@ -109,7 +109,8 @@ def without_launches(program: Program, activities: NDArray[np.bool_]) -> Edit:
     launch[program.event[activities]] = True
     launch[program.event[~activities]] = False
     gone = np.zeros_like(program.work)
-    gone[np.ix_(launch, EAGER)] = program.work[np.ix_(launch, EAGER)]
+    for each in EAGER:
+        gone[:, each] = np.where(launch, program.work[:, each], 0.0)
     left = np.where(activities, 0.0, 1.0)
     return Edit(gone=gone, duration=left, spacing=left)
 

@@ -209,6 +209,14 @@ class Facts:
         return None
 
     @property
+    def denormal(self) -> tuple[float, float] | None:
+        """Denormal numbers of a CPU run: (their share, time with one over time with another), or None."""
+        if self.run is None or self.run.denormal_factor is None:
+            return None
+        shares = [each.denormal_share or 0.0 for each in self.run.optimizers]
+        return max(shares, default=0.0), self.run.denormal_factor
+
+    @property
     def costly(self) -> Sequence[CostlyCalls]:
         """Calls that have a cheaper way, by what they were given in one step."""
         flops = self.run.flops if self.run is not None else None

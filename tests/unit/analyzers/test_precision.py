@@ -9,7 +9,7 @@ import pytest
 from torch_bottleneck.analyzers.findings.compute import DeviceBusy, ForwardRepeated, MemoryBoundKernels
 from torch_bottleneck.analyzers.findings.kernels import Fp32WithoutAutocast, MaskWithoutEffect
 from torch_bottleneck.analyzers.findings.memory_share import Recomputation
-from torch_bottleneck.analyzers.findings.precision import DoublePrecision, HalfPrecisionOnCpu
+from torch_bottleneck.analyzers.findings.precision import DenormalNumbers, DoublePrecision, HalfPrecisionOnCpu
 from torch_bottleneck.catalog.match import match
 from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.run import MaskFacts, OptimizerFacts, RepeatFacts, Run, SiteTime, SourceSite
@@ -40,6 +40,19 @@ def test_float64_on_a_gpu_is_a_note_without_a_price():
 @pytest.mark.parametrize("context", [{"optimizer.parameter_dtype": "float32"}, {}])
 def test_other_or_unknown_dtypes_are_no_finding(context):
     assert not list(DoublePrecision().find(facts("cpu", context=context, run=RUN)))
+
+
+def test_denormal_numbers_are_a_finding_where_they_cost_time():
+    run = Run(optimizers=[OptimizerFacts(cls="SGD", denormal_share=0.02, site=SITE)], denormal_factor=90.0)
+    context = {"denormals.share": 0.02, "denormals.flushed": False, "device.kind": "cpu"}
+    known = facts("cpu", saves={WhatIf.DENORMALS_GONE: 40.0}, context=context, run=run)
+    (found,) = DenormalNumbers().find(known)
+    assert (found.cost_ms, found.sites) == (40.0, (SITE,))
+    assert found.title.startswith("2.0 % of the optimizer's numbers are denormal")
+    (first,) = match([found], context, known.timeline.what_ifs, 100.0)
+    assert (first.fix, first.bound, first.can_try) == ("FX348", True, True)
+    assert not match([found], {**context, "denormals.flushed": True}, known.timeline.what_ifs, 100.0)
+    assert not list(DenormalNumbers().find(facts("cpu", context=context, run=run))), "nothing was measured"
 
 
 def test_16_bits_on_a_cpu_are_a_finding_where_they_cost_time_or_nothing_was_measured():

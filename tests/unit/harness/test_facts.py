@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import textwrap
 import time
@@ -16,11 +17,13 @@ import pytest
 import torch
 from torch.distributed.fsdp import fully_shard
 
+from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.facts import probes, settings
 from torch_bottleneck.harness.facts.compiler import CompileWatch
 from torch_bottleneck.harness.facts.devices import read_devices, read_host
 from torch_bottleneck.harness.facts.learned import Learned
 from torch_bottleneck.harness.facts.masks import MaskWatch
+from torch_bottleneck.harness.facts.optimizers import OptimizerBook
 from torch_bottleneck.harness.facts.settings import Seen, _replica_bytes, read_settings
 from torch_bottleneck.harness.imports import ImportWatch
 from torch_bottleneck.harness.process import children
@@ -711,3 +714,65 @@ def test_attention_is_timed_with_masks_that_mask_nothing_and_without(
     assert store.run.masks is not None and store.run.masks.timed_ms is not None
     masked, plain = store.run.masks.timed_ms
     assert masked - plain == pytest.approx(3 * 2 * 1000.0, rel=0.2), "three calls of twice as many samples"
+
+
+@pytest.mark.parametrize("of", ["parameters", "gradients", "state"])
+def test_the_share_of_denormal_numbers_is_that_of_all_that_an_optimizer_has(of: str) -> None:
+    weight = torch.nn.Parameter(torch.ones(10, 10))
+    optimizer = torch.optim.SGD([weight], lr=0.0, momentum=0.9)
+    weight.grad = torch.ones(10, 10)
+    optimizer.step()
+    book = OptimizerBook()
+    book.met(optimizer)
+    assert book.facts()[0].denormal_share == 0.0
+    tensor = {
+        "parameters": weight,
+        "gradients": weight.grad,
+        "state": optimizer.state[weight]["momentum_buffer"],
+    }[of]
+    tensor.data[:3] = 1e-39
+    tensor.data[3] = 0.0
+    assert book.facts()[0].denormal_share == pytest.approx(30 / 300)
+
+
+def test_what_a_denormal_number_takes_is_compared_with_others_without_the_dispatch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probes, "_least_ns", lambda *_: [90_000, 3_000])
+    assert probes.denormal_factor(2_000.0) == 88.0
+    assert probes.denormal_factor(2_990.0) == pytest.approx(87_010 / 600), (
+        "what is left of a product is some time"
+    )
+    monkeypatch.setattr(probes, "_least_ns", lambda *_: [3_000, 3_000])
+    assert probes.denormal_factor(2_000.0) == 1.0
+
+
+def test_threads_of_operators_take_denormal_numbers_for_zeros_from_the_switch_on() -> None:
+    """In a process of its own: whose threads are there already is what is asked."""
+    if not torch_private._pauses_of_openmp():
+        pytest.skip("this OpenMP keeps its threads")
+    script = """
+import torch
+from torch_bottleneck.harness import torch_private
+
+torch.set_num_threads(2)
+x = torch.full((1 << 20,), 1e-39)
+
+
+def zeros() -> int:
+    return int((x * 1.5).view(torch.int32).eq(0).sum())
+
+
+assert zeros() == 0
+torch.set_flush_denormal(True)
+alone = zeros()
+assert 0 < alone < len(x), alone  # the thread of the caller only
+torch_private.flush_denormals(True)
+assert torch_private.denormals_flushed()
+assert zeros() == len(x)
+torch_private.flush_denormals(False)
+assert not torch_private.denormals_flushed()
+assert zeros() == 0
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

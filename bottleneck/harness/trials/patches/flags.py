@@ -15,7 +15,7 @@ import torch
 
 from ....model.verify import Applied
 from ... import torch_private
-from .base import Patch
+from .base import NotSwitchable, Patch
 
 
 def _capability() -> int | None:
@@ -186,6 +186,28 @@ class NewMemoryUnfilled(Flag):
     def switches(self) -> dict[str, Switch]:
         name = "fill_uninitialized_memory"
         return {name: _attribute(torch.utils.deterministic, name, wanted=False)}
+
+
+class DenormalsFlushed(Flag):
+    """Denormal numbers taken for zeros."""
+
+    fix = "FX348"
+
+    needs_gpu = False
+
+    def switches(self) -> dict[str, Switch]:
+        read, write = torch_private.denormals_flushed, torch_private.flush_denormals
+        return {"flush_denormal": Switch(read, write, wanted=True)}
+
+    def training_begins(self) -> None:
+        """Set it, unless the threads of operators would not follow."""
+        try:
+            if not torch_private.denormals_flushed():
+                torch_private.flush_denormals(True)
+                self._before = {"flush_denormal": False}
+        except RuntimeError as error:
+            raise NotSwitchable(str(error)) from None
+        self._begun = True
 
 
 class DistributionsUnchecked(Flag):
