@@ -12,6 +12,7 @@ from .build import ON_CUDA, ON_GPU, docs, given, seen, source
 _CUDA_NOTES = docs("notes/cuda.html#cuda-memory-envvars", "CUDA caching allocator")
 _MALLOPT = source("https://man7.org/linux/man-pages/man3/mallopt.3.html", "mallopt(3)")
 _ON_CPU = given("device.kind", "==", "cpu", "training runs on the CPU")
+_CACHES_NOTHING = given("allocator.caches", "==", False, "PYTORCH_NO_CUDA_MEMORY_CACHING is set")
 _NO_CALLS = "cudaMalloc, cudaFree and cuMemMap no longer appear in steady-state steps."
 
 FIXES: tuple[Fix, ...] = (
@@ -30,6 +31,7 @@ FIXES: tuple[Fix, ...] = (
             # It gives memory back to the driver from such segments as well: measured, 0.97 of the speed.
             given("allocator.empty_cache_per_step", "==", 0, "empty_cache() is not called in the loop"),
         ),
+        unless=(_CACHES_NOTHING,),
         what_if=WhatIf.ALLOCATOR_FREE,
         basis="allocator calls cost nothing",
         may_break="Sharing CUDA tensors between processes needs torch 2.5 or newer; Linux only.",
@@ -72,6 +74,7 @@ import torch""",
         what_to_change="Pad lengths up to a multiple (64, 128) or bucket them. Every new size can need a new"
         " block from the driver; a repeated size is served from the cache.",
         when=seen("step.varying_shapes", "==", True, "batch sizes differ between steps"),
+        unless=(_CACHES_NOTHING,),
         risk=Risk.NEEDS_REVIEW,
         may_break="The padding is computed too: mask it in the loss.",
         what_if=WhatIf.ALLOCATOR_FREE,
@@ -97,6 +100,7 @@ def pad_to_multiple(tokens, multiple=64, value=0):
         when=(ON_GPU, *seen("step.varying_shapes", "==", True, "batch sizes differ between steps")),
         # Measured: 72.8 ms a step without the largest first, 72.1 with it (memory-lengths-near-cap-h200).
         unless=(
+            _CACHES_NOTHING,
             given(
                 "allocator.max_split", "==", True, "max_split_size_mb keeps large blocks from smaller uses"
             ),
@@ -128,6 +132,7 @@ optimizer.zero_grad(set_to_none=True)""",
         " driver. The next step must then ask for them again. It does not make more memory available to"
         " PyTorch.",
         when=(ON_GPU, *seen("allocator.empty_cache_per_step", ">", 0, "empty_cache() is called in the loop")),
+        unless=(_CACHES_NOTHING,),
         what_if=WhatIf.ALLOCATOR_FREE,
         basis="allocator calls cost nothing",
         may_break="Other processes on the same GPU no longer get the cached memory between steps.",
@@ -142,6 +147,29 @@ for inputs, targets in loader:
         can_try=True,
         edits=(RemovalEdit(call="empty_cache"),),
         sources=(docs("generated/torch.cuda.memory.empty_cache.html", "torch.cuda.memory.empty_cache"),),
+    ),
+    Fix(
+        id="FX225",
+        title="Let the allocator keep freed memory",
+        addresses=("BN201",),
+        what_to_change="PYTORCH_NO_CUDA_MEMORY_CACHING is set, to any value: each tensor asks the driver for its"
+        " memory and gives it back, and each time it is given back the device is waited for. It is meant for"
+        " compute-sanitizer. Take it out of the script, the shell or the job's file.",
+        when=(ON_GPU, *seen("allocator.caches", "==", False, "PYTORCH_NO_CUDA_MEMORY_CACHING is set")),
+        what_if=WhatIf.ALLOCATOR_FREE,
+        basis="allocator calls cost nothing",
+        may_break="Memory that is read after it was freed is no longer an error of the driver's.",
+        code="""\
+import os
+
+# Before the first tensor on the device:
+os.environ.pop("PYTORCH_NO_CUDA_MEMORY_CACHING", None)""",
+        undo="Set the variable again.",
+        verify=_NO_CALLS,
+        sources=(
+            _CUDA_NOTES,
+            source("https://github.com/chelsea0x3b/dfdx/issues/678", "dfdx: 16.5 to 76 ms"),
+        ),
     ),
     Fix(
         id="FX205",

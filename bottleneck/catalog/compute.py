@@ -209,6 +209,32 @@ torch.backends.cuda.enable_cudnn_sdp(False)""",
         ),
     ),
     Fix(
+        id="FX349",
+        title="Leave cuDNN switched on",
+        addresses=("BN325",),
+        what_to_change="torch.backends.cudnn.enabled = False is meant for finding an error. Without cuDNN a"
+        " convolution goes sample by sample, and a recurrent layer step by step. Take the line out.",
+        when=(ON_CUDA, *seen("cudnn.enabled", "==", False, "cuDNN is switched off")),
+        what_if=WhatIf.CUDNN_ON,
+        what_if_bound=True,
+        basis="convolutions by cuDNN",
+        only_answered=True,
+        may_break="An error that cuDNN raised may come back: its message names the layer.",
+        code="""\
+import torch
+
+torch.backends.cudnn.enabled = True  # the default""",
+        undo="torch.backends.cudnn.enabled = False",
+        verify="No aten::_slow_conv2d_forward in the trace.",
+        can_try=True,
+        edits=(StatementEdit(statement="torch.backends.cudnn.enabled = True", setting="cudnn.enabled"),),
+        arithmetic=Arithmetic.REORDERED,
+        sources=(
+            docs("backends.html#torch.backends.cudnn.enabled", "torch.backends.cudnn.enabled"),
+            source("https://github.com/speedinghzl/Pytorch-Deeplab/issues/1", "Pytorch-Deeplab"),
+        ),
+    ),
+    Fix(
         id="FX329",
         title="Round sizes up to a multiple of 64",
         addresses=("BN319",),

@@ -104,6 +104,7 @@ class WhatIf(str, Enum):
     FORWARD_STORED = "forward-stored"
     FORWARD_ONCE = "forward-once"
     COPIED_ONCE = "copied-once"
+    CUDNN_ON = "cudnn-on"
     INDEX_SUMS_GONE = "index-sums-gone"
     FILLS_GONE = "fills-gone"
     KERNELS_SPREAD = "kernels-spread"
@@ -427,6 +428,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN322", "narrow-kernels", _C.COMPUTE, names_call=True, within_others=True),
     CodeEntry("BN323", "copied-again", _C.COMPUTE, names_call=True, within_others=True),
     CodeEntry("BN324", "denormal-numbers", _C.COMPUTE),
+    CodeEntry("BN325", "convolutions-without-cudnn", _C.COMPUTE, kernels_by=WhatIf.CUDNN_ON),
     CodeEntry("BN401", "graph-breaks", _C.GRAPH_BREAK),
     CodeEntry("BN402", "recompiles-in-steady-state", _C.COMPILE, priced_by=WhatIf.NO_COMPILE),
     CodeEntry("BN403", "cudagraphs-skipped", _C.LAUNCH),

@@ -201,6 +201,9 @@ LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING"
 """The variable of the environment with which each launch waits for its kernel, and the phase of the
 `SiteTime` of the line that names it."""
 
+NO_CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
+"""The same of the variable with which no freed memory of a device is kept; any value of it does."""
+
 BUSY_THREAD = "busy thread"
 """Phase of `SiteTime`: another thread of the program that used a processor during the warm-up."""
 
@@ -404,6 +407,12 @@ class Run(_Record, frozen=True, kw_only=True):
         """Each launch waits for its kernel, as the environment wants it; None where it was not read."""
         environment = self.settings.get("environment")
         return environment.get(LAUNCH_BLOCKING) == "1" if isinstance(environment, dict) else None
+
+    @property
+    def caches_memory(self) -> bool | None:
+        """Freed memory of the device is kept, as the environment wants it; None where it was not read."""
+        environment = self.settings.get("environment")
+        return NO_CACHING not in environment if isinstance(environment, dict) else None
 
     @property
     def half_types(self) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from ...model.codes import Part, WhatIf
 from ...model.finding import Evidence, Finding
+from ...model.run import NO_CACHING
 from ...model.words import byte_size, ms, percent
 from ..base import Analyzer, Facts, call_evidence
 
@@ -36,7 +37,7 @@ class AllocatorInCriticalPath(Analyzer):
 
     What to do
         PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, a few fixed shapes (buckets), the largest
-        batch first, no empty_cache() in the loop.
+        batch first, no empty_cache() in the loop, and PYTORCH_NO_CUDA_MEMORY_CACHING unset.
 
     Source
         PyTorch documentation, "Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF".
@@ -114,6 +115,8 @@ class AllocatorInCriticalPath(Analyzer):
                 f"{retries:.2g} times per step the allocator freed all unused memory to serve a request; "
                 "what that costs is unknown"
             )
+        if facts.is_on("allocator.caches") is False:
+            title += f" ({NO_CACHING} is set)"
         return (
             self.finding(
                 facts,
@@ -122,6 +125,7 @@ class AllocatorInCriticalPath(Analyzer):
                 time_ms=spent or None,
                 evidence=evidence,
                 sites=[
+                    *facts.sites(NO_CACHING)[:1],
                     *(span.site for span in spans),
                     *(site for site, _ in (churn.sites if churn is not None else ())),
                 ],

@@ -642,6 +642,52 @@ class CudnnBenchmarkOff(Analyzer):
         )
 
 
+class CudnnOff(Analyzer):
+    """cuDNN is switched off, and convolutions run torch's own kernels.
+
+    What it means
+        torch.backends.cudnn.enabled is False, often left from a search for an error. Convolutions
+        then unfold each sample and multiply it, one after the other; recurrent layers launch each
+        time step.
+
+    How it is measured
+        The switch as it stands while training; the time of what convolutions launch.
+
+    What it costs you
+        The step is replayed with the FLOPs of the convolutions at the rate of a large product on
+        this device: a bound. A trial switches cuDNN on in the run.
+
+    What it is not
+        Not cudnn.benchmark, which chooses among cuDNN's own algorithms.
+
+    What to do
+        Take torch.backends.cudnn.enabled = False out of the script.
+
+    Source
+        PyTorch documentation, torch.backends.cudnn; speedinghzl/Pytorch-Deeplab issue 1.
+    """
+
+    code = "BN325"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Price it where it is off."""
+        answer = _priced(facts, WhatIf.CUDNN_ON)
+        if answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
+            return
+        yield self.finding(
+            facts,
+            f"cuDNN is switched off: convolutions cost up to {ms(answer.saves_ms)} more per step",
+            answer=answer,
+            evidence=[Evidence(text="torch.backends.cudnn.enabled is False", source="settings in force")],
+            sites=[
+                node.site
+                for node in facts.timeline.device_lines
+                if "Convolution" in node.callee and node.site is not None
+            ],
+            not_this="The convolutions themselves stay.",
+        )
+
+
 class ZeroGradFills(Analyzer):
     """Gradients are filled with zeros instead of being released.
 

@@ -289,8 +289,8 @@ def build_context(
         anomaly = run.settings.get("anomaly_mode")
         if isinstance(anomaly, bool):
             out["debug.anomaly"] = anomaly
-        if run.launches_block is not None:
-            out["debug.launch_blocking"] = run.launches_block
+        environment = {"debug.launch_blocking": run.launches_block, "allocator.caches": run.caches_memory}
+        out |= {key: value for key, value in environment.items() if value is not None}
         torchscript = run.settings.get("torchscript")
         if isinstance(torchscript, bool):
             out["compile.torchscript"] = torchscript

@@ -126,6 +126,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "allocator.device_frees_per_step": "float",
     "allocator.reserved_over_allocated": "float: peak reserved over peak allocated",
     "allocator.headroom_share": "float: free share of device memory at the peak",
+    "allocator.caches": "bool: freed memory of the device is kept: PYTORCH_NO_CUDA_MEMORY_CACHING is not set",
     "allocator.empty_cache_per_step": "float",
     # memory, from the allocator's history (shares are of the peak)
     "memory.replica_share": "float: what would be used, over what may be, if each rank held the whole model",

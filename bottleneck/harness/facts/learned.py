@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ...model.run import LAUNCH_BLOCKING
+from ...model.run import LAUNCH_BLOCKING, NO_CACHING
 from .. import torch_private
 from ..events.copied import CopiedBook
 from ..lines.loop_lines import LoopLines
@@ -117,6 +117,8 @@ class Learned:
         self._seen.release()
         if os.environ.get(LAUNCH_BLOCKING) == "1":
             self.sites.naming(LAUNCH_BLOCKING)
+        if NO_CACHING in os.environ:
+            self.sites.naming(NO_CACHING)
         store.update(gradient_buckets=torch_private.gradient_buckets(roots))
 
     def entries(self) -> list[SiteTime]:

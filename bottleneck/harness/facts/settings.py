@@ -60,7 +60,7 @@ from typing import Any
 
 import torch
 
-from ...model.run import LAUNCH_BLOCKING, JsonValue
+from ...model.run import LAUNCH_BLOCKING, NO_CACHING, JsonValue
 from ...runs.environment import usable_cores
 from .. import torch_private
 from .repeats import is_untrained
@@ -71,7 +71,7 @@ ENVIRONMENT = (
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_HIP_ALLOC_CONF",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    NO_CACHING,
     LAUNCH_BLOCKING,
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_MAX_CONNECTIONS",

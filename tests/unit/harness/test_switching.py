@@ -291,6 +291,7 @@ def acts(script: Script, patch: Patch) -> bool:
         "FX412": lambda: compiled[0],
         "FX414": lambda: compiled[0],
         "FX328": lambda: not torch.utils.deterministic.fill_uninitialized_memory,
+        "FX349": lambda: torch.backends.cudnn.enabled,
         "FX348": torch_private.denormals_flushed,
         "FX416": lambda: "step" in vars(script.optimizer),
         "FX505": lambda: not gc.isenabled(),
@@ -310,6 +311,8 @@ def _as_it_was(
     threads, tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
     if fix == "FX302":
         torch.backends.cudnn.allow_tf32 = False
+    if fix == "FX349":
+        torch.backends.cudnn.enabled = False
     if fix == "FX309":
         torch.use_deterministic_algorithms(True, warn_only=True)
     if fix == "FX518":
@@ -327,7 +330,7 @@ def _as_it_was(
     yield
     torch._dynamo.reset()
     torch.use_deterministic_algorithms(False)
-    torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32, torch.backends.cudnn.enabled = tf32, True
     torch.set_num_threads(threads)
     if fix == "FX518":
         gc.unfreeze()

@@ -121,6 +121,15 @@ class CudnnTf32(Flag):
         return {"cudnn.allow_tf32": _attribute(torch.backends.cudnn, "allow_tf32", wanted=True)}
 
 
+class CudnnOn(Flag):
+    """Convolutions by cuDNN."""
+
+    fix = "FX349"
+
+    def switches(self) -> dict[str, Switch]:
+        return {"cudnn.enabled": _attribute(torch.backends.cudnn, "enabled", wanted=True)}
+
+
 class CudnnBenchmark(Flag):
     """The fastest of cuDNN's algorithms, timed once."""
 

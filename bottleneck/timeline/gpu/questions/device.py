@@ -79,6 +79,7 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
         yield Question(WhatIf.IDLE_ROWS_GONE, Edit(duration=1.0 - known.idle), IDLE_ROWS_BASIS)
     yield from _done_another_way(program, work, known)
     yield from _not_done(program, work)
+    yield from _by_cudnn(program, work, known)
     yield from _aligned_questions(program, work, known)
     if facts.table_share > 0 and work.optimizer.any():
         yield Question(
@@ -134,6 +135,27 @@ def _not_done(program: Program, work: DeviceWork) -> Iterator[Question]:
     ):
         if mask.any():
             yield Question(question, not_launched(program, mask), f"replay without {told}")
+
+
+def _by_cudnn(program: Program, work: DeviceWork, known: Circumstances) -> Iterator[Question]:
+    """Convolutions, where cuDNN is switched off: what computes them then goes sample by sample."""
+    run = known.facts.run
+    counted = run.flops if run is not None else None
+    if run is None or counted is None or run.settings.get("cudnn.enabled") is not False:
+        return
+    flops = sum(count for name, count in counted.by_operator.items() if name.startswith("convolution"))
+    kind = max(counted.by_dtype, key=lambda name: counted.by_dtype[name], default="")
+    single = "tf32" if run.settings.get("cudnn.allow_tf32") else "fp32"
+    rate = run.matmul_tflops.get({"bfloat16": "bf16", "float16": "fp16"}.get(kind, single))
+    took_ns = float(program.duration[work.convolutions].sum()) / max(program.steps, 1)
+    if rate and took_ns > 0:
+        left = min(1.0, flops / (1e3 * rate) / took_ns)
+        yield Question(
+            WhatIf.CUDNN_ON,
+            Edit(duration=np.where(work.convolutions, left, 1.0)),
+            f"replay with convolutions at the {rate:.0f} TFLOP/s that a large product reaches on this device",
+            bound=True,
+        )
 
 
 def _aligned_questions(program: Program, work: DeviceWork, known: Circumstances) -> Iterator[Question]:
