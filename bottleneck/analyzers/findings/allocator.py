@@ -204,8 +204,8 @@ class EmptyCacheInLoop(Analyzer):
     def find(self, facts: Facts) -> Iterator[Finding]:
         """Report calls seen per step."""
         calls = facts.number("allocator.empty_cache_per_step")
-        if not calls or calls < 0.05:
-            return
+        if not calls or calls < 0.05 or facts.is_on("allocator.caches") is False:
+            return  # where nothing is cached, everything is returned
         answer = facts.ask(WhatIf.ALLOCATOR_FREE)
         yield self.finding(
             facts,

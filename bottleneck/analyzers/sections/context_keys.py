@@ -61,6 +61,7 @@ CONTEXT_KEYS: dict[str, str] = {
     # acceleration state
     "matmul.precision": 'str: "highest", "high", "medium"',
     "cudnn.allow_tf32": "bool",
+    "cudnn.enabled": "bool",
     "cudnn.benchmark": "bool",
     "cudnn.deterministic": "bool",
     "profiler.always": "bool: the script's own profiler records in every step",

@@ -28,6 +28,8 @@ class DeviceWork:
     no switch of torch reaches what solves and factorises."""
     convolutions: NDArray[np.bool_]
     """What convolutions and their backward launch."""
+    convolution_calls: int
+    """Convolutions and their backward, each one call."""
     autocast: NDArray[np.bool_]
     """What autocast may reach: all but the backward of linear algebra, whose products stay in fp32."""
     attention: NDArray[np.bool_]

@@ -216,6 +216,7 @@ def read_device_work(trace: Trace, program: Program) -> DeviceWork:
     return DeviceWork(
         fp32_math=fp32,
         convolutions=launched_inside(trace, program, _CONVOLUTIONS),
+        convolution_calls=len(trace.rows(Kind.OP, named=_CONVOLUTIONS)),
         autocast=~launched_inside(trace, program, _SOLVED_BACKWARD),
         attention=attention,
         fp32_attention=fp32_attention,

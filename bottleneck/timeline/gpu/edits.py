@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from ..lanes.calibrate import Calibration
 from ..lanes.labels import Work
 from ..lanes.program import Program
-from ..lanes.questions import EAGER
 from ..lanes.replay import Edit
 from ..lanes.waits import EventKind
 from ..trace import intervals
@@ -101,18 +100,6 @@ def plans_gone(trace: Trace, program: Program) -> Edit | None:
         return None
     nothing = np.zeros(len(program.row), dtype=bool)
     return without(trace, program, begun[plans], launched[last[plans]], of=nothing)
-
-
-def without_launches(program: Program, activities: NDArray[np.bool_]) -> Edit:
-    """Take away some activities (m,), with the dispatch of the calls that launch them and nothing else."""
-    launch = np.zeros(len(program.kind), dtype=bool)
-    launch[program.event[activities]] = True
-    launch[program.event[~activities]] = False
-    gone = np.zeros_like(program.work)
-    for each in EAGER:
-        gone[:, each] = np.where(launch, program.work[:, each], 0.0)
-    left = np.where(activities, 0.0, 1.0)
-    return Edit(gone=gone, duration=left, spacing=left)
 
 
 def without(

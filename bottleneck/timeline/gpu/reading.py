@@ -29,7 +29,7 @@ from ..lanes.program import PARTS, Program, build_program
 from ..lanes.questions import EAGER, Question
 from ..lanes.reader import Priced
 from ..lanes.recompute import checkpoint_ms, forward_work, later_work, unrecorded
-from ..lanes.replay import Edit, Replay
+from ..lanes.replay import Edit, Replay, not_launched
 from ..lanes.seam_prices import price_seams
 from ..result import CostlyCall, Timeline
 from ..steps.baseline import Baseline
@@ -45,7 +45,7 @@ from .compute import compiled_work, slowest_backend, trace_compute
 from .context import asked_waits, gpu_context
 from .device_masks import DeviceWork
 from .device_work import kernel_rows, optimizer_seen, read_device_work
-from .edits import gradients_untouched, plans_gone, seams_gone, searches_gone, without_launches
+from .edits import gradients_untouched, plans_gone, seams_gone, searches_gone
 from .narrow import narrow_kernels
 from .offload import kept_on_device
 from .questions import gpu_questions
@@ -244,7 +244,7 @@ class GpuReader:
                     break
                 mine = among & (index == at)
                 site, by_node = graph.sites[at], np.bincount(asked.node[mine], weights=program.duration[mine])
-                gone = without_launches(program, mine)
+                gone = not_launched(program, mine)
                 within = mine & (asked.inner != NO_LINE)
                 found.append(
                     CodeNode(

@@ -9,8 +9,10 @@ import pytest
 from recorded.cases import CASES, Case
 from recorded.diagnosed import as_measured
 
+from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.ingest import read_trace
-from torch_bottleneck.model.codes import WORK_PARTS, Part, WhatIf
+from torch_bottleneck.model.codes import WORK_PARTS, BottleneckClass, Part, WhatIf
+from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.run import BatchFacts, CopyFacts, LoaderFacts, OptimizerFacts, Run
 from torch_bottleneck.timeline.gpu import reading as gpu_reading
 from torch_bottleneck.timeline.result import Timeline
@@ -32,6 +34,10 @@ def reading(name: str, rank: int = 0) -> Timeline:
     timeline = read(trace, find_steps(trace), true_ms=case.true_step_ms or 119.0)
     assert timeline is not None
     return timeline
+
+
+def diagnosed(name: str) -> Diagnosis:
+    return diagnose_paths([CASES[name].folder])
 
 
 @pytest.mark.parametrize("name", sorted(BARE))
@@ -153,3 +159,21 @@ def test_launches_that_wait_for_their_kernels_cost_at_most_all_that_they_take() 
     (step_ms,) = (w.step_ms for w in as_measured(case).what_ifs if w.question is WhatIf.LAUNCHES_ASYNC)
     slow, fixed = (float(case.facts[f"measured_{name}_ms"]) for name in ("slow", "fixed"))
     assert 1.0 < (slow - step_ms) / (slow - fixed) < 1.5
+
+
+def test_convolutions_without_cudnn_cost_what_one_launch_at_the_rate_of_a_product_would_spare() -> None:
+    found = diagnosed("thread-cudnn-off-h200")
+    first = found.suggestions[0]
+    assert (first.fix, first.bound, first.can_try) == ("FX349", True, True)
+    fixed_ms = float(CASES["thread-cudnn-off-h200"].facts["measured_fixed_ms"])
+    assert first.predicted_ms == pytest.approx(fixed_ms, rel=0.1)
+
+
+def test_where_nothing_is_cached_the_line_that_says_so_is_named_and_no_empty_cache_is() -> None:
+    found = diagnosed("thread-nothing-cached-h200")
+    assert found.suggestions[0].fix == "FX225"
+    assert found.verdict.bottleneck_class is BottleneckClass.ALLOCATOR
+    codes = {finding.code: finding for finding in found.findings}
+    assert "PYTORCH_NO_CUDA_MEMORY_CACHING" in codes["BN201"].title
+    assert codes["BN201"].sites[0].short.startswith("postcard_vit.py:7")
+    assert "BN202" not in codes

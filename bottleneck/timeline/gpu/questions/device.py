@@ -147,13 +147,18 @@ def _by_cudnn(program: Program, work: DeviceWork, known: Circumstances) -> Itera
     kind = max(counted.by_dtype, key=lambda name: counted.by_dtype[name], default="")
     single = "tf32" if run.settings.get("cudnn.allow_tf32") else "fp32"
     rate = run.matmul_tflops.get({"bfloat16": "bf16", "float16": "fp16"}.get(kind, single))
-    took_ns = float(program.duration[work.convolutions].sum()) / max(program.steps, 1)
-    if rate and took_ns > 0:
-        left = min(1.0, flops / (1e3 * rate) / took_ns)
+    launches = int(work.convolutions.sum())
+    if rate and launches > work.convolution_calls:
+        took_ns = float(program.duration[work.convolutions].sum()) / program.steps
+        launched = work.convolution_calls / launches
+        left = min(1.0, flops / (1e3 * rate) / took_ns) / launched
         yield Question(
             WhatIf.CUDNN_ON,
-            Edit(duration=np.where(work.convolutions, left, 1.0)),
-            f"replay with convolutions at the {rate:.0f} TFLOP/s that a large product reaches on this device",
+            not_launched(program, work.convolutions, 1.0 - launched).and_also(
+                Edit(duration=np.where(work.convolutions, left, 1.0))
+            ),
+            f"replay with one launch for each convolution, and at the {rate:.0f} TFLOP/s that a large product"
+            " reaches on this device",
             bound=True,
         )
 
