@@ -208,6 +208,18 @@ def enter_first(mode: Any) -> bool:
     return True
 
 
+def function_modes() -> list[str]:
+    """Return the types of the modes that each call of torch's functions on this thread goes through."""
+    stack = getattr(torch.overrides, "_get_current_function_mode_stack", None)
+    return [f"{type(mode).__module__}.{type(mode).__qualname__}" for mode in (stack() if stack else ())]
+
+
+def default_device() -> torch.device | None:
+    """Return what `torch.set_default_device` was given; None where it was not called, or given None."""
+    context = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
+    return getattr(context, "device", None)
+
+
 def leave(mode: Any) -> None:
     """Take a mode of functions away, wherever it stands among those that the script has entered since."""
     if mode not in torch.overrides._get_current_function_mode_stack():

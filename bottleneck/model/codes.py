@@ -99,6 +99,7 @@ class WhatIf(str, Enum):
     CALLS_JOINED = "calls-joined"
     ANOMALIES_IGNORED = "anomalies-ignored"
     LAUNCHES_ASYNC = "launches-async"
+    MODES_GONE = "modes-gone"
     DISTRIBUTIONS_UNCHECKED = "distributions-unchecked"
     SPARSE_ROWS = "sparse-rows"
     FORWARD_STORED = "forward-stored"
@@ -439,6 +440,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN505", "distributions-checked", _C.LAUNCH, within_others=True),
     CodeEntry("BN506", "launches-block", _C.LAUNCH, names_call=True, within_others=True),
     CodeEntry("BN507", "model-called-in-parts", _C.LAUNCH, names_call=True, within_others=True),
+    CodeEntry("BN508", "calls-go-through-modes", _C.LAUNCH, within_others=True),
     CodeEntry("BN601", "synchronisation-stalls", _C.SYNC, counts=True),
     CodeEntry("BN701", "blocking-copy", _C.TRANSFER),
     CodeEntry("BN702", "exposed-copies", _C.TRANSFER),

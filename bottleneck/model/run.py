@@ -204,6 +204,9 @@ LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING"
 NO_CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 """The same of the variable with which no freed memory of a device is kept; any value of it does."""
 
+DEFAULT_DEVICE = "set_default_device"
+"""The same of the function that has each call of torch's functions look at the device."""
+
 BUSY_THREAD = "busy thread"
 """Phase of `SiteTime`: another thread of the program that used a processor during the warm-up."""
 
@@ -362,6 +365,9 @@ class Run(_Record, frozen=True, kw_only=True):
     parallel_us: tuple[float, float] | None = None
     """CPU runs: one operator just large enough for several threads, on the script's threads and on one of
     them (means, in microseconds). None with one thread, or where the script goes on after the capture."""
+    mode_ns: float | None = None
+    """What the modes that each call of a function of torch's goes through add to a small operator, ns; None
+    where there are none."""
     denormal_factor: float | None = None
     """CPU runs whose optimizers have denormal numbers: time of a product with such numbers over that of one
     with others, on this machine."""

@@ -1,6 +1,6 @@
 """Launch-bound: Python and dispatch take longer than the work that they start.
 
-In: facts. Out: findings BN501 to BN507.
+In: facts. Out: findings BN501 to BN508.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ...model.codes import Part, WhatIf
 from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
-from ...model.run import LAUNCH_BLOCKING, SourceSite
+from ...model.run import DEFAULT_DEVICE, LAUNCH_BLOCKING, SourceSite
 from ...model.view import CodeNode
 from ...model.words import ms, percent
 from ...timeline.lanes.questions import DISTRIBUTIONS
@@ -402,6 +402,62 @@ class DistributionChecks(Analyzer):
             answer=answer,
             sites=[node.site for node in sorted(called, key=lambda node: -node.ms)],
             not_this="What the calls compute is needed; the checks are not.",
+        )
+
+
+class CallsThroughModes(Analyzer):
+    """Each call of torch's functions goes through Python once more.
+
+    What it means
+        torch.set_default_device, or `with torch.device(...)` around the loop, puts a mode in front of
+        every function and property of a tensor: a Python function that looks whether the call makes
+        a tensor. Other libraries put modes of their own there. A step of small operators takes a
+        third to a half longer.
+
+    How it is measured
+        The modes that are on while training. A small operator is timed with them and without, after
+        the capture; the trace tells how many calls from Python a step has.
+
+    What it costs you
+        The step is replayed without what they add to these calls. Looks at shapes and types go
+        through them, too, and are not counted.
+
+    What it is not
+        Not the device itself, nor the copies to it.
+
+    What to do
+        Set the default device while the model is built, then torch.set_default_device(None), and name
+        the device where tensors are made in the loop.
+
+    Source
+        PyTorch documentation, torch.set_default_device; pytorch/pytorch issue 92701.
+    """
+
+    code = "BN508"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Price the modes."""
+        answer, modes = facts.ask(WhatIf.MODES_GONE), facts.context.get("calls.modes")
+        if (
+            answer is None
+            or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms
+            or not isinstance(modes, list)
+        ):
+            return
+        yield self.finding(
+            facts,
+            f"Each call goes through {', '.join(str(mode).rpartition('.')[2] for mode in modes)},"
+            f" for {ms(answer.saves_ms)} per step",
+            answer=answer,
+            evidence=[
+                Evidence(text=answer.basis, source="probe and trace"),
+                *(
+                    Evidence(text=f"a mode of functions is on: {mode}", source="settings in force")
+                    for mode in modes
+                ),
+            ],
+            sites=facts.sites(DEFAULT_DEVICE)[:1],
+            not_this="The calls themselves stay.",
         )
 
 

@@ -291,6 +291,7 @@ def build_context(
             out["debug.anomaly"] = anomaly
         environment = {"debug.launch_blocking": run.launches_block, "allocator.caches": run.caches_memory}
         out |= {key: value for key, value in environment.items() if value is not None}
+        out["calls.modes"] = run.settings.get("function_modes")
         torchscript = run.settings.get("torchscript")
         if isinstance(torchscript, bool):
             out["compile.torchscript"] = torchscript

@@ -168,6 +168,7 @@ CONTEXT_KEYS: dict[str, str] = {
     ' model in training mode), "other work"; "none" was seen',
     "denormals.share": "float: of the optimizers' numbers on the CPU, parameters, gradients and state",
     "denormals.flushed": "bool: denormal numbers are taken for zeros",
+    "calls.modes": "list[str]: types of the modes that each call of a function of torch's goes through",
     "distributions.checked": "bool: torch.distributions check what they are given, unless told otherwise",
     "debug.anomaly": "bool: torch.autograd.set_detect_anomaly is on",
     "debug.launch_blocking": "bool: CUDA_LAUNCH_BLOCKING=1, each launch waits for its kernel",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ...model.run import LAUNCH_BLOCKING, NO_CACHING
+from ...model.run import DEFAULT_DEVICE, LAUNCH_BLOCKING, NO_CACHING
 from .. import torch_private
 from ..events.copied import CopiedBook
 from ..lines.loop_lines import LoopLines
@@ -119,6 +119,8 @@ class Learned:
             self.sites.naming(LAUNCH_BLOCKING)
         if NO_CACHING in os.environ:
             self.sites.naming(NO_CACHING)
+        if torch_private.default_device() is not None:
+            self.sites.naming(DEFAULT_DEVICE)
         store.update(gradient_buckets=torch_private.gradient_buckets(roots))
 
     def entries(self) -> list[SiteTime]:

@@ -10,6 +10,7 @@ run.json. A switch that does not exist in this torch, or that nothing has shown,
     deterministic: bool                                 torch.use_deterministic_algorithms
     anomaly_mode: bool
     distributions.checked: bool  torch.distributions check their arguments, unless told otherwise
+    function_modes: [...]       types of what each call of a function of torch's goes through
     denormals.flushed: bool     the training thread takes denormal numbers for zeros
     sdp.flash, sdp.mem_efficient, sdp.math, sdp.cudnn: bool    backends allowed
     default_dtype: "float32", ...
@@ -226,6 +227,10 @@ def read_settings(seen: Seen | None = None, optimizers: Sequence[Any] = ()) -> d
     return settings
 
 
+def _is_ours(mode: str) -> bool:
+    return mode.partition(".")[0] == __name__.partition(".")[0]
+
+
 def _read_flags(settings: dict[str, JsonValue]) -> None:
     backends = torch.backends
     flags: dict[str, Callable[[], JsonValue]] = {
@@ -241,6 +246,7 @@ def _read_flags(settings: dict[str, JsonValue]) -> None:
         "anomaly_mode": torch.is_anomaly_enabled,
         "distributions.checked": torch_private.distributions_checked,
         "denormals.flushed": torch_private.denormals_flushed,
+        "function_modes": lambda: [mode for mode in torch_private.function_modes() if not _is_ours(mode)],
         "sdp.flash": backends.cuda.flash_sdp_enabled,
         "sdp.mem_efficient": backends.cuda.mem_efficient_sdp_enabled,
         "sdp.math": backends.cuda.math_sdp_enabled,
@@ -250,7 +256,7 @@ def _read_flags(settings: dict[str, JsonValue]) -> None:
     for name, read in flags.items():
         with contextlib.suppress(Exception):
             value = read()
-            if value is None or isinstance(value, (bool, int, float, str)):
+            if value is None or isinstance(value, (bool, int, float, str, list)):
                 settings[name] = value
 
 

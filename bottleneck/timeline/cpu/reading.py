@@ -23,7 +23,7 @@ from ..lanes.by_code import code_tree, extra_nodes, plain_nodes, recorded_in_los
 from ..lanes.costly import CostlyRows, costly_rows
 from ..lanes.graph_nodes import idle, nodes_of_graph, wasted
 from ..lanes.labels import Work
-from ..lanes.questions import EAGER, Question
+from ..lanes.questions import EAGER, Question, modes_gone
 from ..lanes.reader import Priced
 from ..lanes.recompute import first_passes, recomputed_ns, recorders, unrecorded
 from ..lanes.replay import Edit, Replay
@@ -215,7 +215,8 @@ class CpuReader:
         """What operators and the compiler could do with less."""
         in_regions = self.segments is not None and self.segments.regions_per_step > 0
         compiled = in_regions or self.facts.in_force(regions=in_regions)
-        return cpu_questions(self.replay.program, self.facts, self.amounts, compiled=compiled)
+        yield from modes_gone(self.replay.program, self.trace, self.steps, self.facts)
+        yield from cpu_questions(self.replay.program, self.facts, self.amounts, compiled=compiled)
 
     def describe(self, timeline: Timeline, priced: Priced) -> Timeline:
         """Fill in operators, host time by place, context and the picture."""

@@ -26,7 +26,7 @@ from ..lanes.calibrate import MAX_REPLAY_ERROR, TYPICAL_SCALE, Calibration, cali
 from ..lanes.costly import costly_rows
 from ..lanes.labels import Work
 from ..lanes.program import PARTS, Program, build_program
-from ..lanes.questions import EAGER, Question
+from ..lanes.questions import EAGER, Question, modes_gone
 from ..lanes.reader import Priced
 from ..lanes.recompute import checkpoint_ms, forward_work, later_work, unrecorded
 from ..lanes.replay import Edit, Replay, not_launched
@@ -93,7 +93,8 @@ class GpuReader:
 
     def questions(self) -> Iterator[Question]:
         """Graph breaks, copies, launching, and the device's own work."""
-        return gpu_questions(self.replay.program, self.calibration, self.work, self.known)
+        yield from modes_gone(self.replay.program, self.trace, self.steps, self.facts)
+        yield from gpu_questions(self.replay.program, self.calibration, self.work, self.known)
 
     def describe(self, timeline: Timeline, priced: Priced) -> Timeline:
         """Fill in kernels, calls, seams, context and the picture."""

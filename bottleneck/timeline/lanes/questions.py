@@ -14,6 +14,10 @@ from numpy.typing import NDArray
 from ...model.codes import Part, WhatIf
 from ...model.words import ms, percent
 from ..steps.facts import Facts
+from ..steps.traced import Steps
+from ..trace.dialect import Kind
+from ..trace.operators import NODE
+from ..trace.table import NONE, Trace
 from .labels import Work
 from .program import PARTS, Program
 from .replay import Edit
@@ -75,6 +79,28 @@ def joined_basis(share: float) -> str:
     return (
         f"without {percent(share)} of what forward and backward dispatch, which are the model's calls but "
         "the first; the work of their operators stays"
+    )
+
+
+def modes_gone(
+    program: Program, trace: Trace | None, steps: Steps | None, facts: Facts
+) -> Iterator[Question]:
+    """Ask for calls that go through no mode of functions, where they do.
+
+    Each operator of the training thread that no other one calls, nor a node of the backward, is a call from
+    Python.
+    """
+    each_ns = facts.run.mode_ns if facts.run is not None else None
+    if not each_ns or trace is None or steps is None:
+        return
+    inside = steps.which(trace.ts_ns) != NONE
+    calls = trace.outermost(trace.rows(Kind.OP, tid=steps.thread[1], among=inside))
+    count = len(calls[~trace.named(NODE, calls)]) / len(steps)
+    yield Question(
+        WhatIf.MODES_GONE,
+        Edit(gone=amount_gone(program, count * each_ns / 1e6, (*EAGER, Work.HOST, Work.INPUT))),
+        f"without the {each_ns / 1e3:.1f} us that modes add to a call, as measured on this machine, in "
+        f"{count:.0f} calls per step; looks at shapes and types go through them, too",
     )
 
 

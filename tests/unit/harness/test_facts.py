@@ -776,3 +776,17 @@ assert zeros() == 0
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_modes_that_calls_go_through_are_told_and_timed() -> None:
+    assert torch_private.function_modes() == []
+    assert probes.mode_ns() < 0.5 * probes.dispatch_ns(), "there is none"
+    torch.set_default_device("cpu")
+    try:
+        assert torch_private.default_device() == torch.device("cpu")
+        assert read_settings(Seen())["function_modes"] == ["torch.utils._device.DeviceContext"]
+        assert probes.mode_ns() > 0.1 * probes.dispatch_ns()
+    finally:
+        torch.set_default_device(None)
+    assert torch_private.default_device() is None
+    assert read_settings(Seen())["function_modes"] == []

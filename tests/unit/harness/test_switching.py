@@ -296,6 +296,7 @@ def acts(script: Script, patch: Patch) -> bool:
         "FX416": lambda: "step" in vars(script.optimizer),
         "FX505": lambda: not gc.isenabled(),
         "FX506": lambda: torch.get_num_threads() == patch.options["threads"],
+        "FX531": lambda: torch_private.default_device() is None,
         "FX517": lambda: not torch_private.distributions_checked(),
         "FX602": lambda: patch.count > 0,
     }
@@ -311,6 +312,8 @@ def _as_it_was(
     threads, tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
     if fix == "FX302":
         torch.backends.cudnn.allow_tf32 = False
+    if fix == "FX531":
+        torch.set_default_device("cpu")
     if fix == "FX349":
         torch.backends.cudnn.enabled = False
     if fix == "FX309":
@@ -334,6 +337,7 @@ def _as_it_was(
     torch.set_num_threads(threads)
     if fix == "FX518":
         gc.unfreeze()
+    torch.set_default_device(None)
     if fix in OF_RANKS:
         torch.distributed.destroy_process_group()
 

@@ -32,6 +32,8 @@ from torch_bottleneck.timeline.cpu.division import Division, calibrate
 from torch_bottleneck.timeline.cpu.program import fault_ms
 from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.steps.baseline import Baseline
+from torch_bottleneck.timeline.trace.dialect import Kind
+from torch_bottleneck.timeline.trace.operators import NODE
 
 from .cpu_traces import make_steps, make_trace, training, training_step
 from .readings import read
@@ -490,6 +492,18 @@ def test_a_fused_optimizer_saves_launches_and_passes_and_is_not_offered_twice():
         ran = msgspec.structs.replace(run, optimizers=facts)
         timeline = read(trace, steps, true_ms=3.0, run=ran, kept=kept)
         assert (WhatIf.OPTIMIZER_FUSED in timeline.what_ifs) is offered
+
+
+def test_modes_cost_what_they_add_to_each_call_from_python():
+    trace, steps = training(4)
+    run, kept = run_of(3.0, {"forward": 1.0, "backward": 1.0})
+    assert WhatIf.MODES_GONE not in read(trace, steps, true_ms=3.0, run=run, kept=kept).what_ifs
+    calls = trace.outermost(trace.rows(Kind.OP, tid=steps.thread[1]))
+    count = int((~trace.named(NODE, calls)).sum()) / len(steps)
+    slowed = msgspec.structs.replace(run, mode_ns=10_000.0)
+    answer = read(trace, steps, true_ms=3.0, run=slowed, kept=kept).what_ifs[WhatIf.MODES_GONE]
+    assert 0 < answer.saves_ms <= count * 0.01 + 1e-6
+    assert f"in {count:.0f} calls" in answer.basis
 
 
 def test_a_fused_optimizer_has_no_temporaries_whose_pages_are_new_at_each_step():

@@ -219,6 +219,24 @@ class DenormalsFlushed(Flag):
         self._begun = True
 
 
+class NoDefaultDevice(Flag):
+    """Calls that do not look at the default device."""
+
+    fix = "FX531"
+
+    needs_gpu = False
+
+    def switches(self) -> dict[str, Switch]:
+        return {"default_device": Switch(torch_private.default_device, torch.set_default_device, wanted=None)}
+
+    def training_begins(self) -> None:
+        """Set it, unless tensors would be made elsewhere then."""
+        device = torch_private.default_device()
+        if device is not None and device.type != "cpu":
+            raise NotSwitchable("tensors that are made without a device would be on the CPU")
+        super().training_begins()
+
+
 class DistributionsUnchecked(Flag):
     """What the checks of torch.distributions cost."""
 
