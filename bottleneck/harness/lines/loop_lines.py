@@ -103,7 +103,7 @@ class LoopLines:
     def entries(self) -> list[SiteTime]:
         """Return the lines of each part of the loop, the most frequent first."""
         lines: dict[str, Counter[tuple[str, int, str]]] = {part: Counter() for part in SAMPLED}
-        for (part, chain), count in self._counts.items():
+        for (part, chain), count in self._placed().items():
             lines[part][chain[-1]] += count
         return [
             SiteTime(site=SourceSite(file=file, line=line, function=function), phase=part, count=count)
@@ -117,7 +117,13 @@ class LoopLines:
 
     def loops(self) -> list[LoopTime]:
         """Return the loops inside a step; none where no update was seen, which tells the training loop."""
-        return find_loops(self._counts, updates=self._updates) if self._updates else []
+        return find_loops(self._placed(), updates=self._updates) if self._updates else []
+
+    def _placed(self) -> dict[tuple[str, Chain], int]:
+        """Return the samples by part; without a forward of a module, all before the update is between."""
+        unknown = "sampled between" if self._forward is None else ""
+        found = ((part or unknown, chain, count) for (part, chain), count in self._counts.items())
+        return {(part, chain): count for part, chain, count in found if part}
 
     # -- the other thread ------------------------------------------------------------------------
 
@@ -142,16 +148,22 @@ class LoopLines:
             self._others.end()
 
     def _part(self, stack: list[Frame]) -> str | None:
-        """Return which part of the loop runs, by the order of lines where the stacks part."""
-        if self._forward is None or self._update is None:
+        """Return which part of the loop runs, by the order of lines where the stacks part.
+
+        Empty while no forward was seen: there may be none, where the script brings no module.
+        """
+        if self._update is None:
             return None
         here = _places(stack)
-        to_forward, to_update = _order(here, self._forward), _order(here, self._update)
-        if to_forward is None or to_update is None:
+        to_update = _order(here, self._update)
+        if to_update is None:
             return None
         if to_update > 0 or any(code.co_filename.endswith(_BUILDS) for code, _ in here):
             return "sampled after"
-        return "sampled before" if to_forward < 0 else "sampled between"
+        if self._forward is None:
+            return ""
+        to_forward = _order(here, self._forward)
+        return None if to_forward is None else "sampled before" if to_forward < 0 else "sampled between"
 
 
 def _places(stack: list[Frame]) -> list[Place]:

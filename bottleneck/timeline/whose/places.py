@@ -131,9 +131,11 @@ class Roles:
         forward = {order(chain, there) for there in self._at.forward} - {0}
         backward = {order(chain, there) for there in self._at.backward} - {0}
         update = {order(chain, there) for there in self._at.update} - {0}
+        if -1 in backward and not self._at.forward:
+            # Without a module, what the backward follows is recorded for it.
+            return "loss"
         if backward and not self._at.update:
-            # No optimizer updates anything: what the backward follows is recorded for it, what follows it
-            # updates by hand.
+            # No optimizer updates anything: what follows the backward updates by hand.
             return "update" if -1 not in backward else "before" if forward == {-1} else "loss"
         # What a backward follows may train by hand, with no update of an optimizer's.
         if update == {1} and -1 not in backward:

@@ -92,6 +92,31 @@ def test_lines_before_the_forward_between_and_after_the_update():
     }
 
 
+def test_without_a_module_all_before_the_update_is_between_and_its_loops_are_known():
+    clock = PhaseClock()
+    lines = LoopLines(clock)
+    for step in range(8):
+        lines.at_cut()
+        if step:
+            lines.begin()
+        for _ in range(3):
+            loss_by_hand(lines)
+        update(clock, lines)
+        metrics(lines)
+    lines.end()
+    counts = _counts(lines)
+    bulk = {part: max(lines, key=lines.__getitem__) for part, lines in counts.items()}
+    assert bulk == {
+        "sampled between": "loss_by_hand",
+        "sampled after": "metrics",
+        "sampled update": "update",
+    }
+    found = {loop.site.function: max(loop.seen, key=loop.seen.__getitem__) for loop in lines.loops()}
+    assert found["test_without_a_module_all_before_the_update_is_between_and_its_loops_are_known"] == (
+        "sampled between"
+    )
+
+
 def test_nothing_is_sampled_after_the_end():
     clock = PhaseClock()
     lines = LoopLines(clock)

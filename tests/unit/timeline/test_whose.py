@@ -203,6 +203,16 @@ def test_where_no_optimizer_updates_what_the_backward_follows_is_recorded_and_wh
     }
 
 
+def test_without_a_module_what_the_backward_follows_makes_the_loss() -> None:
+    rest = [each for each in TRAINING if FORWARD not in each.frames and each.phase != "data"]
+    tree = build_tree(
+        stacks_of([*rest, Seen((at(12, "bound()"),), 40, "", "optimizer")]), true_ms=85.0, phases_ms={}
+    )
+    assert tree is not None
+    assert {branch.call: branch.role for branch in tree.root.branches()}["bound()"] == "loss"
+    assert not tree.extras()
+
+
 def test_functions_that_call_no_operator_are_told_with_all_of_their_calls() -> None:
     net = at(60, "layer()", function="forward", loops=())
     checks = at(70, "fits()", function="check", loops=()), at(80, "eval()", function="fits", loops=())
