@@ -670,4 +670,49 @@ EXPLAINED: dict[str, str] = {
         "inspect.stack() took ten times as long under the tool, as it looked for the module of the tool's "
         "first file: the diagnosed step took 200.4 ms, the plain one 83.6. Since mended."
     ),
+    "BB01": (
+        "No entry: 1.4 % of the weights are denormal. Since: BN324 and FX348, which a trial flushes; what a "
+        "product with such numbers takes is measured."
+    ),
+    "BB02": "At best: all that the loop over the nodes dispatches; the cure joins eight products to two.",
+    "BB03": "At best: the step without its input; rows that lie together take a third of the time.",
+    "BB04": (
+        "The diagnosed step took 5.6 ms, the plain one 4.7; making the batch at once takes time, and what "
+        "stands in `optimizer.step()` stays."
+    ),
+    "BB05": (
+        "`speller.loss()` is trained on: it cannot leave the step. Since: lines that the backward follows "
+        "are the loss, and FX530 names `noted()`, which calls no operator."
+    ),
+    "BB06": "No entry: cummax, line by line faster by torch.maximum. Its line is named.",
+    "BB09": (
+        "FX510 is third, without a price: sum() over a list of tensors is one line and no loop of the "
+        "user's. The cure brings 11 % here."
+    ),
+    "CC02": ("No entry: cuDNN switched off. Since: BN325 and FX349, 23.6 ms at best (24.2 measured)."),
+    "CC03": (
+        "The same eigenvectors in each step are seen (FX326, priced at 4.7 ms of 48.3), but the gates' loop "
+        "dispatches more. The cure spares the product with them, too."
+    ),
+    "CC05": (
+        "Not named: another driver of the decomposition (gesvda) does all matrices at once. Its line is "
+        "named, with 17.3 ms."
+    ),
+    "CC07": (
+        "No entry: PYTORCH_NO_CUDA_MEMORY_CACHING was taken for empty_cache() in the loop. Since: FX225, and "
+        "the line that sets it; 93.4 of 211.3 ms (99.1 of 199.3 measured)."
+    ),
+    "CC08": "At best: the loop's kernels of the backward stay in the replay.",
+    "DD01": (
+        "No entry: a default device has each call look at it. Since: BN508 and FX531, 5.4 of 7.5 ms, tried "
+        "1.68x. The class is where these calls stand: each step makes its own input with them."
+    ),
+    "DD02": "At best and more: production is priced without that line; the list has to be made.",
+    "DD03": (
+        "Loops were not looked for in steps without a module. Since: FX510, 6.3 of 10.0 ms at best (9.6 of "
+        "15.8 measured); compiling stands before it, at best, too."
+    ),
+    "DD07": "No entry: lgamma of counts that are nearly all zero. Its line is named.",
+    "DD08": "No entry: a product and a sum in place of a matrix product. Its line is named.",
+    "DD09": "No entry: an inverse and a product in place of a solve. Its line is named.",
 }
