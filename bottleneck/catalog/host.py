@@ -187,6 +187,9 @@ writer = save_in_background(model, "checkpoint.pt")
 writer.join()  # before the next one, or at the end""",
         undo="Save in the loop again.",
         verify="'other host work' falls below 2 % of the step.",
+        can_try=True,
+        leaves_out=True,
+        options={"function": Option(kind="str", of_run="{host.leaves_out}", needed=True)},
         shortens=(
             Shortens(part="between steps", change="a tenth as often", removes=0.9),
             Shortens(part="checkpoints", change="half as often", removes=0.5),

@@ -126,7 +126,7 @@ def applicable(
         unknown = _unchecked(fix, context)
         if unknown is not None:
             found.append(_suggest(fix, None, context, what_ifs, unknown))
-    return tuple(found)
+    return tuple(suggestion for suggestion in found if suggestion.can_try)
 
 
 def _is_unanswered(fix: Fix, what_ifs: Mapping[WhatIf, WhatIfResult]) -> bool:
@@ -193,6 +193,7 @@ def _suggest(
         title, bound = fix.named.format(call=finding.call), fix.what_if_bound
         step_ms, saves_ms, basis = finding.predicted_step_ms, finding.cost_ms, finding.title
     adds = context.get(fix.adds) if fix.adds else None
+    options = filled_options(fix.options, context)
     return Suggestion(
         fix=fix.id,
         title=title,
@@ -204,13 +205,13 @@ def _suggest(
         basis=basis,
         how=fix.what_to_change,
         code=filled_code(fix, context),
-        options=filled_options(fix.options, context),
+        options=options,
         site=finding.sites[0] if finding is not None and finding.sites else None,
         risk=fix.risk,
         may_break=fix.may_break,
         undo=fix.undo,
         verify=fix.verify,
-        can_try=fix.can_try,
+        can_try=fix.can_try and all(name in options for name, each in fix.options.items() if each.needed),
         unknown=unknown,
         sources=fix.sources,
         record=fix.record,

@@ -224,7 +224,9 @@ def _expected_ms(promised: float, measured: MeasuredHere, true_ms: float) -> flo
 
 def _measured(row: TriedFix, tried: TriedFixes, dtypes: Sequence[str], true_ms: float | None) -> MeasuredHere:
     if row.state != "measured":
-        return MeasuredHere(verdict="not-tried" if row.state == "not tried" else "failed", note=row.reason)
+        # Whoever cannot do without a thing can still do it less often.
+        untried = row.state == "not tried" or by_id(row.fix).leaves_out
+        return MeasuredHere(verdict="not-tried" if untried else "failed", note=row.reason)
     ratio = ratio_in_turns(row.without_ms, row.with_ms, [r.without_ms for r in tried.rows])
     decision = decide_ratio(ratio, least_pairs=_LEAST_PAIRS, threshold=NEGLIGIBLE_SHARE)
     tolerance = widened(tolerance_of(filter(None, [row.fix, row.beside])), dtypes)
@@ -253,7 +255,7 @@ def _loss(row: TriedFix, tried: TriedFixes, tolerance: Tolerance) -> tuple[str, 
     if change <= max(EXACT.early, own):
         return "same", change
     allowed = tolerance.early + own
-    if by_id(row.fix).compiles or (row.beside and by_id(row.beside).compiles):
+    if any(fix.compiles or fix.leaves_out for fix in map(by_id, filter(None, (row.fix, row.beside)))):
         # Compiled code draws other random numbers for the same dropout.
         allowed += _difference(tried.losses, tried.losses_otherwise) or 0.0
     return ("close" if change <= allowed else "changed"), change

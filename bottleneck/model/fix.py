@@ -85,6 +85,8 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     """Also in `Fix.code`, as NAME=DEFAULT; None: the patch has its own default."""
     of_run: str = ""
     """`{key}` or `{min(key, key)}` of the context: takes the default's place where every key is known."""
+    needed: bool = False
+    """Without a value there is nothing to try."""
     measured: Literal["", "cores", "device peak"] = ""
     """What `verify` fills in where nobody gave a value: the cores that a process may use, or the peak of
     the device's memory in bytes, in a run without the fix."""
@@ -246,6 +248,8 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     moves_samples: bool = False
     """Samples are made in other processes: random transforms draw other numbers there, and workers that
     persist take another order from the second pass over the data on."""
+    leaves_out: bool = False
+    """A trial leaves out a function that may draw random numbers: those that follow are others then."""
     compiles: bool = False
     """The first run with it compiles; later ones may find that in a cache."""
     shortens: tuple[Shortens, ...] = ()

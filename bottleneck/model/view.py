@@ -108,6 +108,8 @@ class CodeNode(msgspec.Struct, frozen=True, kw_only=True):
     callee: str = ""
     """`module.name` of a library function that it calls; "evaluation" where most of its time is a model
     that runs without gradients."""
+    leaves_out: str = ""
+    """`file:name` of a function of the user's that does all of it, if nobody takes its value; else empty."""
     children: tuple[CodeNode, ...] = ()
     """The longest first; without those below 1 % of the step."""
 

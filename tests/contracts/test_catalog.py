@@ -149,7 +149,9 @@ def test_fills_replace_text_that_is_there_with_facts_that_exist(fix: Fix) -> Non
 def test_options_stand_in_the_code_with_their_default_and_take_figures_that_exist(fix: Fix) -> None:
     assert fix.can_try or not (fix.options or fix.edits or fix.environment)
     for name, option in fix.options.items():
-        if option.default is None:
+        if option.needed:
+            assert option.of_run, "a trial alone takes it"
+        elif option.default is None:
             assert not option.of_run or option.of_run in fix.fills.values(), (
                 "the code says the figure as well"
             )
@@ -161,6 +163,8 @@ def test_options_stand_in_the_code_with_their_default_and_take_figures_that_exis
         key: 3 for option in fix.options.values() for key in re.findall(r"[a-z]+\.[a-z_]+", option.of_run)
     }
     for name, value in filled_options(fix.options, context).items():
+        if fix.options[name].needed:
+            continue
         told = f"{value}" if fix.options[name].default is None else f"{name}={value!r}"
         assert told in filled_code(fix, context)
 
@@ -325,6 +329,7 @@ INPUTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "FX510": lambda _: {"inputs": torch.randn(2, 3, 4), "weights": torch.randn(2, 4, 5)},
     "FX513": lambda _: {"features": 4, "hidden": 8, "inputs": torch.randn(2, 3, 4)},
     "FX514": lambda _: {"p": torch.rand(4, 3), "y": torch.tensor([0, 2, 1, 1])},
+    "FX531": lambda _: {"device": "cpu", "Net": lambda: torch.nn.Linear(8, 2)},
     "FX528": lambda _: {
         "model": torch.nn.Linear(8, 2),
         **{name: torch.randn(3, 8) for name in ("first", "second")},

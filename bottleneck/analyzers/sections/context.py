@@ -266,6 +266,8 @@ def build_context(
     out |= _loop(timeline) | {"loop.owner": timeline.loop_owner}
     out["host.before_update_share"] = _host_share(timeline, SpanKind.BEFORE_MODEL, SpanKind.IN_LOSS)
     out |= _unnamed(timeline) | _made(timeline)
+    if timeline.extras and timeline.extras[0].leaves_out:
+        out["host.leaves_out"] = timeline.extras[0].leaves_out
     for key, question in _STEPS_WITH.items():
         answer = timeline.what_ifs.get(question)
         if answer is not None:

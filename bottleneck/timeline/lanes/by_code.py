@@ -277,5 +277,6 @@ def _made(
         function=frame.function,
         call=named.call,
         callee="evaluation" if priced.evaluates else named.callee,
+        leaves_out=":".join(priced.leaves_out or ()) if priced.role == "extra" else "",
         children=children,
     )

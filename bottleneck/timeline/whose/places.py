@@ -26,7 +26,7 @@ _OF_PHASE: dict[str, Role] = {
 _OF_PLACE: dict[str, Role] = {
     "before": "input", "loss": "loss", "gradients": "extra", "update": "update", "after": "extra",
 }  # fmt: skip
-_HOOKS = ("torch.autograd.graph.", "torch.utils.hooks.")
+HOOKS = ("torch.autograd.graph.", "torch.utils.hooks.")
 """Modules whose functions call hooks of the user's in the backward; those that call code which the
 backward itself consists of are others (torch.autograd.function, torch.utils.checkpoint)."""
 _SCHEDULERS = "torch.optim."
@@ -102,7 +102,7 @@ class Roles:
         `phase` is the innermost that was open, empty outside of all; `after` the last that had ended.
         """
         called = chain[-1].callee if chain else ""
-        if phase == "backward" and any(frame.via.startswith(_HOOKS) for frame in chain):
+        if phase == "backward" and any(frame.via.startswith(HOOKS) for frame in chain):
             return "extra"
         if phase not in ("", "evaluation", "data", "forward"):
             return _OF_PHASE.get(phase, "extra")

@@ -13,7 +13,7 @@ from typing import Literal
 
 from ...model.run import SiteTime, SourceSite, StackFrame, Stacks
 from ...model.view import Role
-from .places import Chain, Roles
+from .places import HOOKS, Chain, Roles
 
 _FAR_LONGER = 2.0
 """Times the median step: such a step holds something that the others lack."""
@@ -116,6 +116,19 @@ class Branch:
                 spent[function] = spent.get(function, 0.0) + branch.total_ms
         most = max(spent, key=lambda function: spent[function], default=None)
         return most if most is not None and spent[most] >= _MOSTLY * self.total_ms else None
+
+    @property
+    def leaves_out(self) -> tuple[str, str] | None:
+        """File and name of the user's function without which the rest can run; None where there is none.
+
+        Nobody takes what its calls here return, or it is a hook of the backward, which may return nothing.
+        """
+        assert self.frame is not None
+        if self.frame.via.startswith(HOOKS):
+            return self.frame.file, self.frame.function
+        same = [each.frame for each in self.children.values() if each.frame is not None]
+        calls = [self.frame, *(frame for frame in same if frame.function == self.frame.function)]
+        return self.calls_function if all(frame.discards for frame in calls) else None
 
     @property
     def evaluates(self) -> bool:

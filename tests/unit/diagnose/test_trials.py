@@ -194,16 +194,26 @@ def test_a_script_whose_losses_drift_is_not_judged_by_them() -> None:
     assert found.measured is not None and found.measured.loss == "not-compared" and found.helps
 
 
-def test_what_compiles_may_draw_other_random_numbers() -> None:
+@pytest.mark.parametrize("fix", ["FX414", "FX504"])
+def test_what_compiles_or_is_left_out_may_draw_other_random_numbers(fix: str) -> None:
     found = TriedFixes(
-        rows=[measured("FX414", 1.5, [2.02, 1.52, 1.22]), measured("FX505", 1.5, [2.02, 1.52, 1.22])],
+        rows=[measured(fix, 1.5, [2.02, 1.52, 1.22]), measured("FX505", 1.5, [2.02, 1.52, 1.22])],
         losses=LOSSES,
         losses_again=LOSSES,
         losses_otherwise=[2.05, 1.55, 1.25],
     )
-    given = [suggestion("FX414", 50.0), suggestion("FX505", 50.0)]
+    given = [suggestion(fix, 50.0), suggestion("FX505", 50.0)]
     said = {s.fix: s.measured.loss for s in by_measurement(given, found, None, 100.0) if s.measured}
-    assert said == {"FX414": "close", "FX505": "changed"}
+    assert said == {fix: "close", "FX505": "changed"}
+
+
+def test_work_that_cannot_be_left_out_in_a_trial_may_still_be_done_less_often() -> None:
+    given = [suggestion("FX504", 50.0), suggestion("FX311", 80.0)]
+    failed = TriedFix(fix="FX504", state="failed", reason="KeyError: 'seen'")
+    first = by_measurement(given, tried(failed, measured("FX311", 1.05)), None, 100.0)[0]
+    assert (first.fix, first.helps) == ("FX504", None)
+    assert first.measured is not None
+    assert first.measured.note == "KeyError: 'seen'"
 
 
 def test_the_order_of_trying_is_by_promise_then_other_ways_to_it_and_what_compiles_after() -> None:

@@ -45,6 +45,7 @@ IN_THE_STEP = sorted(
     - ({"FX522"} if len(affinity()) < 2 else set())
 )
 OPTIONS: dict[str, dict[str, Any]] = {
+    "FX504": {"function": f"{__file__}:look_at"},
     "FX410": {"backend": "eager"},
     "FX412": {"backend": "eager"} if DEVICE == "cpu" else {},
     "FX414": {"backend": "eager"},
@@ -89,6 +90,19 @@ SPARSE, BOUNDED = torch.eye(4).to_sparse(), nn.Embedding(9, 16, max_norm=0.5)
 WHOLE = torch.arange(9).view(3, 3)
 
 
+def look_at(seen: list[Any], out: torch.Tensor) -> None:
+    """Work that no training needs."""
+    seen.append(out.detach())
+
+
+def looked_at(out: torch.Tensor) -> torch.Tensor:
+    look_at(LOOKED_AT, out)
+    return out
+
+
+LOOKED_AT: list[Any] = []
+
+
 def attend_with_mask(out: torch.Tensor) -> torch.Tensor:
     mask = torch.ones(len(out), len(out), dtype=torch.bool, device=DEVICE)
     q = out[None, None]
@@ -117,6 +131,7 @@ def with_constants(out: torch.Tensor) -> torch.Tensor:
 
 ON_TOP: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "FX323": attend_with_mask,
+    "FX504": looked_at,
     "FX327": lambda out: out[torch.tensor([[0, -1], [0, 1]], device=DEVICE)],
     "FX331": lambda out: out - out.quantile(0.3, dim=1, keepdim=True),
     "FX332": lambda out: out + BOUNDED(torch.arange(4)).detach(),
@@ -295,6 +310,7 @@ def acts(script: Script, patch: Patch) -> bool:
         "FX348": torch_private.denormals_flushed,
         "FX416": lambda: "step" in vars(script.optimizer),
         "FX505": lambda: not gc.isenabled(),
+        "FX504": lambda: look_at.__code__.co_name == "<lambda>",
         "FX506": lambda: torch.get_num_threads() == patch.options["threads"],
         "FX531": lambda: torch_private.default_device() is None,
         "FX517": lambda: not torch_private.distributions_checked(),
@@ -403,6 +419,42 @@ def test_a_patch_acts_while_it_is_on_and_leaves_no_trace(fix: str, monkeypatch: 
         assert losses == control
     else:
         assert losses == pytest.approx(control, rel=0.05, abs=1e-4 if DEVICE == "cpu" else max(control) / 20)
+
+
+class Meter:
+    """Work beside the training, in the forms that it may have."""
+
+    @staticmethod
+    def still(seen: list[int]) -> None:
+        seen.append(0)
+
+    def plain(self, seen: list[int]) -> None:
+        seen.append(0)
+
+    def later(self, seen: list[int]) -> Iterator[int]:
+        yield len(seen)
+
+
+@pytest.mark.parametrize("name", ["plain", "still"])
+def test_methods_of_the_script_do_nothing_while_they_are_left_out(name: str) -> None:
+    seen: list[int] = []
+    patch = patch_of("FX504", function=f"{__file__}:{name}")
+    for turn in range(2):
+        patch.switch_on(Script("FX504").program)
+        getattr(Meter(), name)(seen)
+        assert len(seen) == turn
+        patch.switch_off()
+        getattr(Meter(), name)(seen)
+        assert len(seen) == turn + 1
+    assert patch.found().evidence.startswith(f"{name}() did nothing")
+
+
+@pytest.mark.parametrize("function", [f"{__file__}:later", f"{__file__}:nowhere", "/elsewhere.py:plain", ""])
+def test_what_is_no_plain_function_of_the_script_is_not_left_out(function: str) -> None:
+    body = Meter.plain.__code__
+    with pytest.raises(NotSwitchable):
+        patch_of("FX504", function=function).switch_on(Script("FX504").program)
+    assert Meter.plain.__code__ is body
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="there is a GPU")

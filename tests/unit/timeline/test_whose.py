@@ -213,6 +213,30 @@ def test_without_a_module_what_the_backward_follows_makes_the_loss() -> None:
     assert not tree.extras()
 
 
+@pytest.mark.parametrize(
+    ("discards", "inner", "leaves_out"),
+    [
+        (True, "note", "/me/train.py:note"),
+        (False, "note", ""),  # its value is used
+        (True, "main", ""),  # all in a line of the loop itself
+    ],
+)
+def test_extra_work_can_be_left_out_where_one_function_does_it_and_nobody_takes_its_value(
+    discards: bool, inner: str, leaves_out: str
+) -> None:
+    frames = (at(30, "meter.note()", discards=discards), at(60, "sum()", function=inner, loops=()))
+    tree = tree_of(Seen(frames, 40, "", "optimizer"))
+    (node,) = extra_nodes(tree, true_ms=110.0, price=lambda branch: None)
+    assert node.leaves_out == leaves_out
+
+
+def test_a_hook_of_the_backward_may_return_nothing() -> None:
+    hook = at(50, "histc()", function="on_grad", loops=(), via="torch.utils.hooks.call")
+    tree = tree_of(Seen((BACKWARD, hook), 40, "backward", "forward"))
+    (node,) = extra_nodes(tree, true_ms=110.0, price=lambda branch: None)
+    assert node.leaves_out == "/me/train.py:on_grad"
+
+
 def test_functions_that_call_no_operator_are_told_with_all_of_their_calls() -> None:
     net = at(60, "layer()", function="forward", loops=())
     checks = at(70, "fits()", function="check", loops=()), at(80, "eval()", function="fits", loops=())

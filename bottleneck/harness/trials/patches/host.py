@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from torch.autograd import profiler
 from ....model.verify import Applied
 from ....runs.environment import first_affinity, usable_cores
 from ... import torch_private
+from ...lines.sites import is_library
 from .base import LeftOut, NotSwitchable, Patch, Program, plural
 from .second_loader import depth_of
 
@@ -118,6 +121,70 @@ class NoWaiting(LeftOut):
 
     def functions(self) -> Sequence[tuple[Any, str]]:
         return ((torch.cuda, "synchronize"),)
+
+
+class NoSideWork(Patch):
+    """A function of the user's, whose value nobody takes, does nothing."""
+
+    fix = "FX504"
+    live = True
+
+    def install(self) -> None:
+        self._bodies: list[tuple[FunctionType, CodeType]] = []
+
+    def training_begins(self) -> None:
+        """Give every function of that file and name a body that does nothing.
+
+        Raises:
+            NotSwitchable: there is none that can have one.
+        """
+        file, _, name = str(self.option("function", "")).rpartition(":")
+        found = [each for each in _functions_of_modules() if each.__code__.co_name == name]
+        found = [each for each in found if each.__code__.co_filename == file]
+        if not found:
+            raise NotSwitchable(
+                f"no function {name or 'to leave out'} is known to a module or class of the script"
+            )
+        if any(each.__code__.co_freevars or each.__code__.co_flags & _RUNS_LATER for each in found):
+            raise NotSwitchable(f"{name}() is a closure, a generator or a coroutine")
+        self._bodies = [(each, each.__code__) for each in found]
+        for each in found:
+            each.__code__ = _NOTHING
+        self.count = len(found)
+
+    def uninstall(self) -> None:
+        for each, body in self._bodies:
+            each.__code__ = body
+        self._bodies = []
+
+    def evidence(self) -> str:
+        name = str(self.option("function", "")).rpartition(":")[2]
+        return f"{name}() did nothing; what it does was not needed for these steps"
+
+
+_RUNS_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_NOTHING = (lambda *_args, **_kwargs: None).__code__
+
+
+def _functions_of_modules() -> Iterator[FunctionType]:
+    """Yield the functions of the script's modules and of their classes, each once."""
+    pending: list[Any] = []
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and not is_library(file):
+            pending += vars(module).values()
+    seen: set[int] = set()
+    while pending:
+        each = pending.pop()
+        each = getattr(each, "__func__", each) if isinstance(each, (staticmethod, classmethod)) else each
+        each = inspect.unwrap(each) if isinstance(each, FunctionType) else each
+        if id(each) in seen or not isinstance(each, (FunctionType, type)):
+            continue
+        seen.add(id(each))
+        if isinstance(each, FunctionType):
+            yield each
+        elif not is_library(getattr(sys.modules.get(each.__module__), "__file__", None) or "<"):
+            pending += vars(each).values()
 
 
 class Threads(Patch):
