@@ -431,11 +431,15 @@ class Meter:
     def plain(self, seen: list[int]) -> None:
         seen.append(0)
 
+    @torch.no_grad()
+    def bare(self, seen: list[int]) -> None:
+        seen.append(0)
+
     def later(self, seen: list[int]) -> Iterator[int]:
         yield len(seen)
 
 
-@pytest.mark.parametrize("name", ["plain", "still"])
+@pytest.mark.parametrize("name", ["plain", "still", "bare"])
 def test_methods_of_the_script_do_nothing_while_they_are_left_out(name: str) -> None:
     seen: list[int] = []
     patch = patch_of("FX504", function=f"{__file__}:{name}")

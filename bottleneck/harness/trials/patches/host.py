@@ -176,15 +176,20 @@ def _functions_of_modules() -> Iterator[FunctionType]:
     seen: set[int] = set()
     while pending:
         each = pending.pop()
-        each = getattr(each, "__func__", each) if isinstance(each, (staticmethod, classmethod)) else each
-        each = inspect.unwrap(each) if isinstance(each, FunctionType) else each
-        if id(each) in seen or not isinstance(each, (FunctionType, type)):
+        kind = type(each)  # asking an object for its class may load what stands behind it
+        each = each.__func__ if issubclass(kind, (staticmethod, classmethod)) else each
+        each = inspect.unwrap(each) if type(each) is FunctionType else each
+        if id(each) in seen:
             continue
         seen.add(id(each))
-        if isinstance(each, FunctionType):
+        if type(each) is FunctionType:
             yield each
-        elif not is_library(getattr(sys.modules.get(each.__module__), "__file__", None) or "<"):
+        elif issubclass(type(each), type) and not is_library(_file_of(each)):
             pending += vars(each).values()
+
+
+def _file_of(kind: type) -> str:
+    return getattr(sys.modules.get(kind.__module__), "__file__", None) or "<unknown>"
 
 
 class Threads(Patch):
