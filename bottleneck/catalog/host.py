@@ -803,7 +803,13 @@ def check_shape(tensor, note, step):
     assert tensor.dim() == len(axes_of(note)), note""",
         undo="Call it in each step again.",
         verify="The function is gone from the stack samples; the loss is the same.",
-        sources=(docs("notes/faq.html", "PyTorch FAQ"),),
+        sources=(
+            source(
+                "https://github.com/patrick-kidger/jaxtyping/issues/315",
+                "Checks of shapes at each assignment",
+            ),
+            docs("generated/torch.compile.html", "torch.compile"),
+        ),
     ),
     Fix(
         id="FX529",

@@ -77,7 +77,8 @@ def test_a_call_that_keeps_the_lock_has_all_its_time_though_it_is_seen_once() ->
     whole = sum(stacks.us) / 1e6
     assert whole > 0.5 * sum(stacks.step_ms) / 1e3
     share = collected / (sum(stacks.step_ms) / 1e3)
-    assert abs(time_of(stacks, "collect") / whole - share) < 0.25
+    # Where others hold the sampler up, the line behind it has the rest. By counts it would be 12 samples.
+    assert 0.5 * share < time_of(stacks, "collect") / whole < share + 0.25
     assert any(frame.call == "gc.collect()" for frame in stacks.frames) or sys.version_info < (3, 11)
 
 
