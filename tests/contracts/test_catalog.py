@@ -253,7 +253,8 @@ class Accumulating:
 
 
 # Code that changes the whole process for good gets one of its own; it names nothing of the training.
-OWN_PROCESS = {"FX205", "FX206", "FX507"}
+OWN_PROCESS = {"FX205", "FX206", "FX348", "FX507"}
+"""What they switch stays with threads that are started meanwhile, or with the process."""
 
 
 @pytest.fixture
@@ -263,7 +264,7 @@ def settings_restored() -> Iterator[None]:
     names = ("suppress_errors", "capture_scalar_outputs", "cache_size_limit")
     dynamo = {name: getattr(config, name) for name in names}
     cudnn = torch.backends.cudnn
-    backend = {name: getattr(cudnn, name) for name in ("benchmark", "deterministic", "allow_tf32")}
+    backend = {name: getattr(cudnn, name) for name in ("benchmark", "deterministic", "allow_tf32", "enabled")}
     precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
     fills = torch.utils.deterministic.fill_uninitialized_memory
     yield
