@@ -5,7 +5,7 @@ In: facts. Out: findings BN302 to BN305 and BN307 to BN309.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -13,10 +13,17 @@ from ...model.codes import Part, WhatIf
 from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.flops import PRODUCTS
+from ...model.run import SourceSite
 from ...model.words import ms, percent
 from ...timeline.lanes.costly import BACKWARD, python_names
 from ..base import Analyzer, Facts, kernel_evidence, share_evidence
 from .launch import mostly_launching
+
+
+def _lines_of(facts: Facts, is_meant: Callable[[str], bool]) -> list[SourceSite]:
+    """Return the lines that the device works for, the longest first, by what most of that is called."""
+    lines = [node for node in facts.timeline.device_lines if is_meant(node.callee)]
+    return [node.site for node in lines if node.site is not None]
 
 
 def _priced(facts: Facts, *questions: WhatIf) -> WhatIfResult | None:
@@ -282,11 +289,7 @@ class IndexSummedSerially(Analyzer):
             answer=answer,
             time_ms=sum(row.ms for row in found) or None,
             evidence=[share_evidence(sum(row.share for row in found), "these sums")],
-            sites=[
-                node.site
-                for node in facts.timeline.device_lines
-                if node.callee == "IndexBackward0" and node.site is not None
-            ],
+            sites=_lines_of(facts, lambda callee: callee == "IndexBackward0"),
             not_this="Where no row is named twice, there is nothing to gain.",
         )
 
@@ -445,11 +448,7 @@ class SizesUnaligned(Analyzer):
             "kernels",
             answer=answer,
             evidence=[Evidence(text=text, source="shapes of one step") for text in told],
-            sites=[
-                node.site
-                for node in facts.timeline.device_lines
-                if node.callee.startswith(PRODUCTS) and node.site is not None
-            ],
+            sites=_lines_of(facts, lambda callee: callee.startswith(PRODUCTS)),
             not_this="The rounded size has more numbers to compute, a few in a thousand.",
         )
 
@@ -679,11 +678,7 @@ class CudnnOff(Analyzer):
             f"cuDNN is switched off: convolutions cost up to {ms(answer.saves_ms)} more per step",
             answer=answer,
             evidence=[Evidence(text="torch.backends.cudnn.enabled is False", source="settings in force")],
-            sites=[
-                node.site
-                for node in facts.timeline.device_lines
-                if "Convolution" in node.callee and node.site is not None
-            ],
+            sites=_lines_of(facts, lambda callee: "Convolution" in callee),
             not_this="The convolutions themselves stay.",
         )
 

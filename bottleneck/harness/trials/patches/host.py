@@ -168,28 +168,26 @@ _NOTHING = (lambda *_args, **_kwargs: None).__code__
 
 def _functions_of_modules() -> Iterator[FunctionType]:
     """Yield the functions of the script's modules and of their classes, each once."""
-    pending: list[Any] = []
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and not is_library(file):
-            pending += vars(module).values()
+    # An attribute of a module, and the class of an object, may load what stands behind it.
+    named = ((name, getattr(module, "__dict__", {})) for name, module in list(sys.modules.items()))
+    own = {
+        name: names
+        for name, names in named
+        if isinstance(file := names.get("__file__"), str) and not is_library(file)
+    }
+    pending = [value for names in own.values() for value in list(names.values())]
     seen: set[int] = set()
     while pending:
         each = pending.pop()
-        kind = type(each)  # asking an object for its class may load what stands behind it
-        each = each.__func__ if issubclass(kind, (staticmethod, classmethod)) else each
+        each = each.__func__ if issubclass(type(each), (staticmethod, classmethod)) else each
         each = inspect.unwrap(each) if type(each) is FunctionType else each
         if id(each) in seen:
             continue
         seen.add(id(each))
         if type(each) is FunctionType:
             yield each
-        elif issubclass(type(each), type) and not is_library(_file_of(each)):
+        elif issubclass(type(each), type) and each.__module__ in own:
             pending += vars(each).values()
-
-
-def _file_of(kind: type) -> str:
-    return getattr(sys.modules.get(kind.__module__), "__file__", None) or "<unknown>"
 
 
 class Threads(Patch):
