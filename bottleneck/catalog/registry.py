@@ -9,7 +9,18 @@ import msgspec
 
 from ..errors import UsageError
 from ..model.fix import Arithmetic, Fix, Risk
-from . import allocator, calls, compute, distributed, graph_breaks, host, memory, memory_states, precision
+from . import (
+    allocator,
+    calls,
+    compute,
+    distributed,
+    graph_breaks,
+    host,
+    memory,
+    memory_states,
+    precision,
+    ways,
+)
 from . import compile as compile_family
 from . import input as input_family
 from .record import RECORDS
@@ -18,7 +29,7 @@ _FAMILIES = {
     "input": input_family.FIXES,
     "allocator": allocator.FIXES,
     "memory": (*memory.FIXES, *memory_states.FIXES),
-    "compute": (*precision.FIXES, *compute.FIXES, *calls.FIXES),
+    "compute": (*precision.FIXES, *compute.FIXES, *calls.FIXES, *ways.FIXES),
     "compile": (*graph_breaks.FIXES, *compile_family.FIXES),
     "host": host.FIXES,
     "distributed": distributed.FIXES,

@@ -12,7 +12,8 @@ import ctypes
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -163,6 +164,43 @@ def operator_calls(profile: Any, names: set[str]) -> list[OperatorCall] | None:
             )
         )
     return found
+
+
+def record_operators(on: bool) -> None:
+    """Have the profiler record what this thread calls, as it does by itself, or not; where torch can."""
+    switch = getattr(getattr(torch._C, "_autograd", None), "_enable_record_function", None)
+    if switch is not None:
+        switch(on)
+
+
+def operators_inside(
+    profile: Any, marks: Collection[str]
+) -> tuple[dict[str, list[tuple[str, int]]], Counter[str]]:
+    """Return what a stopped profile has inside `record_function` marks: operators, each with its place.
+
+    The outermost operators inside each mark, by the mark's name, as (name, how many calls of that name began
+    before it); and how many calls of each name there are.
+    """
+    results = getattr(getattr(profile, "profiler", None), "kineto_results", None)
+    found: dict[str, list[tuple[str, int]]] = {name: [] for name in marks}
+    counts: Counter[str] = Counter()
+    spans = [
+        (event.start_ns(), event.start_ns() + event.duration_ns(), event.start_thread_id(), event.name())
+        for event in (results.events() if results is not None else ())
+        if event.name().startswith("aten::") or event.name() in found
+    ]
+    inside: dict[int, tuple[int, str, int]] = {}
+    """By thread: the end of the mark that it is in, its name, and the end of the last outermost operator."""
+    for begin, end, thread, name in sorted(spans, key=lambda span: (span[0], -span[1])):
+        if name in found:
+            inside[thread] = end, name, 0
+            continue
+        mark_end, mark, last = inside.get(thread, (0, "", 0))
+        if last <= begin < mark_end:
+            found[mark].append((name, counts[name]))
+            inside[thread] = mark_end, mark, end
+        counts[name] += 1
+    return found, counts
 
 
 def engine_owner() -> tuple[Any, str] | None:
@@ -489,6 +527,18 @@ class ModuleHooks:
 def is_capturing() -> bool:
     """Return whether the script is capturing a CUDA graph, of which whatever is launched becomes a part."""
     return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+
+
+def wait_for_device() -> None:
+    """Wait until the device has done what it was given.
+
+    Raises:
+        RuntimeError: a CUDA graph is being captured, which waiting would break.
+    """
+    if device_kind() != "cpu":
+        if is_capturing():
+            raise RuntimeError("a graph is being captured, which waiting would break")
+        torch.cuda.synchronize()
 
 
 def in_backward() -> bool:

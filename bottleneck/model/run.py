@@ -594,6 +594,12 @@ class CostlyCalls(_Record, frozen=True, kw_only=True):
     """How many calls it has there."""
     tensors: int = 0
     """Of parts: from how many tensors, all of one shape, they are taken; 0: not known."""
+    left: float | None = None
+    """Of their time, forward and backward, what another way takes, tried with their own arguments."""
+    site: SourceSite | None = None
+    """Where most of them are, if tried."""
+    shown: str = ""
+    """The calls, as a reader knows them; empty: the callee."""
 
 
 _PRODUCTS = ("mm", "addmm", "_addmm_activation", "bmm", "baddbmm")

@@ -46,7 +46,11 @@ class CostlyCall:
     count: float
     """Per step."""
     site: SourceSite | None = None
-    """On a GPU, where a graph was noted."""
+    """Where the way was tried, or, on a GPU, a graph was noted."""
+    left: float | None = None
+    """Of their time, what the other way takes, where it was tried."""
+    shown: str = ""
+    """The calls, as a reader knows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

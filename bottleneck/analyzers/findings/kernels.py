@@ -14,7 +14,7 @@ from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.flops import PRODUCTS
 from ...model.run import SourceSite
-from ...model.words import ms, percent
+from ...model.words import ms, percent, sentence
 from ...timeline.lanes.costly import BACKWARD, python_names
 from ..base import Analyzer, Facts, kernel_evidence, share_evidence
 from .launch import mostly_launching
@@ -300,17 +300,21 @@ class CostlyCalls(Analyzer):
     What it means
         Some operators of torch do far more than their result needs: a quantile sorts all numbers, an
         embedding with max_norm handles the rows of a batch one after the other, an argmax over an outer
-        axis jumps through memory, matrices of integers are multiplied without BLAS. A backward for each
-        of several losses goes through what they share once for each.
+        axis jumps through memory, matrices of integers are multiplied without BLAS. An inverse is made
+        and only multiplied by, products are written out to be summed, a sort is read at its first few
+        numbers. A backward for each of several losses goes through what they share once for each.
 
     How it is measured
-        The time of such operators in the trace, with their part of the backward. Where it depends on
-        axes, types and sizes, the calls of one step tell. That a backward visits a node which one
-        before it has visited shows by the node's number.
+        Calls that take more than 2 % of a step, and for which another way is known, are made in both
+        ways in a step of their own, forward and backward, with the arguments that they have there: the
+        other way counts where it gives the same, and is faster in each of five turns. The trace tells
+        the time of the calls' operators, with their part of the backward. That a backward visits a node
+        which one before it has visited shows by the node's number.
 
     What it costs you
-        The step is replayed without them: a bound, since the other way takes time, too. Where the
-        other way takes the same arguments, a trial calls it in their place.
+        The step is replayed with what the other way takes, where it was tried; else without the calls,
+        which is a bound, since the other way takes time, too. A trial in the running script puts the
+        other way in place of single calls.
 
     What it is not
         Not any call that takes long: only those for which people found and measured another way.
@@ -335,11 +339,12 @@ class CostlyCalls(Analyzer):
         by_name = [node.site for node in nodes if node.call.rpartition(".")[2] in names]
         # Where a module makes the call, the line of the forward that takes longest is the nearest known.
         leaves = [node.site for node in nodes if node.role == "forward" and not node.children]
+        takes = "takes" if call.left is None else "made another way saves"
         found = self.finding(
             facts,
             f"Going back anew through what losses share takes {ms(answer.saves_ms)} per step"
             if call.callee == BACKWARD
-            else f"`{call.callee}()` takes {ms(answer.saves_ms)} per step, forward and backward",
+            else f"{sentence(call.shown)} {takes} {ms(answer.saves_ms)} per step, forward and backward",
             answer=answer,
             evidence=[
                 Evidence(
@@ -350,9 +355,11 @@ class CostlyCalls(Analyzer):
                 )
             ],
             sites=[call.site, *by_name] if call.site or by_name else leaves[:1],
-            not_this="The other way takes time, too; for small inputs it may take longer.",
+            not_this="The other way takes time, too; for small inputs it may take longer."
+            if call.left is None
+            else "It was tried with the arguments of one step; with others it may differ.",
         )
-        yield msgspec.structs.replace(found, call=f"`{call.callee}()`", callee=call.callee)
+        yield msgspec.structs.replace(found, call=call.shown, callee=call.callee)
 
 
 class NarrowKernels(Analyzer):

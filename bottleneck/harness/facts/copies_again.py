@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from ..lines.functions import tensors_of
 from .seen_calls import Place, SeenCall
-from .values import tensors_of
 
 COPYING = frozenset({"cat", "concat", "concatenate", "hstack", "roll", "stack", "vstack"})
 """Functions that move numbers and compute none."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from torch import profiler
@@ -30,6 +30,7 @@ from .. import profile_forks
 from ..lines.graph_lines import GraphWatch
 from ..signals import signals_go_elsewhere
 from ..torch_private import device_kind, operator_calls
+from ..ways.watch import WayWatch
 from .masks import MaskWatch
 from .repeats import RepeatWatch
 
@@ -44,6 +45,9 @@ class FlopStep:
         self._masks = MaskWatch()
         self._repeats = RepeatWatch()
         self._graph = GraphWatch(optimizers)
+        self._ways = WayWatch()
+        self._looks: Literal["calls", "ways", "tries"] = "calls"
+        """At what, in the step that runs."""
         self.busy = False
         """Inside start or stop: the profiler that begins or ends now is ours."""
 
@@ -63,12 +67,15 @@ class FlopStep:
             return False
         return True
 
-    def cut(self, store: Store, *, step: int, most: int) -> bool:
+    def cut(self, store: Store, *, step: int, most: int, tries: bool = False) -> bool:
         """A step has ended: count it, and record the next one where the steps differ or too few are known.
 
-        Returns whether another step is recorded.
+        Behind them, where it `tries`, come two steps for other ways to what calls compute. Returns whether
+        another step is recorded.
         """
         try:
+            if self._looks != "calls":
+                return self._cut_ways(store)
             self._counts.append(self.stop(step))
             counted = [count.flops for count in self._counts]
             self._repeats.step()
@@ -80,21 +87,40 @@ class FlopStep:
                 self.start()
                 return True
             self._store_mean(store)
+            if tries and self._ways.begin():
+                self._looks = "ways"
+                return True
         except Exception as error:
             self.abandon()
             store.artefact("flops", "failed", reason=reason_of(error))
         return False
 
+    def _cut_ways(self, store: Store) -> bool:
+        """A step for other ways has ended; return whether another one begins."""
+        if self._looks == "ways" and self._ways.end() and self._ways.begin(tries=True):
+            self._looks = "tries"
+            self.start()
+            return True
+        if self._looks == "tries":
+            self._ways.end()
+            tried = self._ways.found(self._stopped())
+            known = {each.callee for each in tried}
+            others = [each for each in self._mean.costly if each.callee not in known]
+            store.update(flops=msgspec.structs.replace(self._mean, costly=[*others, *tried]))
+        self._looks = "calls"
+        return False
+
     def _store_mean(self, store: Store) -> None:
         counts = self._counts
+        self._mean = msgspec.structs.replace(
+            counts[0],
+            steps=len(counts),
+            flops=fmean(count.flops for count in counts),
+            by_dtype=_mean([count.by_dtype for count in counts]),
+            by_operator=_mean([count.by_operator for count in counts]),
+        )
         store.update(
-            flops=msgspec.structs.replace(
-                counts[0],
-                steps=len(counts),
-                flops=fmean(count.flops for count in counts),
-                by_dtype=_mean([count.by_dtype for count in counts]),
-                by_operator=_mean([count.by_operator for count in counts]),
-            ),
+            flops=self._mean,
             masks=self._masks.end(),
             above_operators=self._repeats.above_operators(),
             repeats=self._repeats.end(),
@@ -114,18 +140,22 @@ class FlopStep:
         finally:
             self.busy = False
 
-    def stop(self, step: int) -> FlopCount:
-        """End the recording and count.
-
-        Raises:
-            RuntimeError: this torch does not tell the shapes, or a call could not be counted.
-        """
+    def _stopped(self) -> Any:
         profile, self._profile = self._profile, None
         self.busy = True
         try:
             profile.stop()
         finally:
             self.busy = False
+        return profile
+
+    def stop(self, step: int) -> FlopCount:
+        """End the recording and count.
+
+        Raises:
+            RuntimeError: this torch does not tell the shapes, or a call could not be counted.
+        """
+        profile = self._stopped()
         calls = operator_calls(profile, {*COUNTED, *COSTLY_AT_TIMES})
         if calls is None:
             raise RuntimeError("this torch does not give the shapes of recorded operators")
@@ -162,11 +192,16 @@ class FlopStep:
         with contextlib.suppress(Exception):
             if self._profile is not None:
                 self._profile.stop()
-        if store is None or not self._counts:
+        stored = self._looks != "calls"
+        self._looks = "calls"
+        if not stored and (store is None or not self._counts):
             self._masks.end()
             self._repeats.end()
             self._graph.end()
+        self._ways.end()
         self._profile, self.busy = None, False
+        if stored:
+            return
         if store is not None and self._counts:
             self._store_mean(store)
         elif store is not None:

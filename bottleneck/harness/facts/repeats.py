@@ -30,17 +30,13 @@ from ...clocks import perf_counter_ns
 from ...model.run import RepeatFacts
 from .. import torch_private
 from ..events.replacing import Replacements
+from ..lines.functions import TELLS, Functions, call_from, tensors_of
 from ..lines.sites import is_library
 from .calls_apart import CallsApart
 from .copies_again import COPYING, CopiesAgain
 from .seen_calls import SeenCall, most_of, ns_of, sites_of, user_place
-from .values import Functions, Values, call_from, digest, tensors_of
+from .values import Values, digest
 
-_TELLS = {
-    "__len__", "__set__", "data_ptr", "dim", "element_size", "get_device", "is_complex", "is_contiguous",
-    "is_floating_point", "ndimension", "nelement", "numel", "size", "storage_offset", "stride",
-}  # fmt: skip
-"""Functions of tensors that say what these are, and compute nothing."""
 _MOST_FUNCTIONS = 20_000
 """Calls of them that are looked at: each takes about 0.1 ms."""
 
@@ -64,13 +60,6 @@ def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...
     named = {name: each for name, each in kwargs.items() if each is not None}
     last = max((k for k, each in enumerate(args, 1) if each is not None), default=0)
     return args[:last], named
-
-
-def _wait_for_device() -> None:
-    if torch_private.device_kind() != "cpu":
-        if torch_private.is_capturing():
-            raise RuntimeError("a graph is being captured, which waiting would break")
-        torch.cuda.synchronize()
 
 
 def _depth() -> int:
@@ -279,7 +268,7 @@ class RepeatWatch:
         return output
 
     def _note_above(self, caller: FrameType | None, function: Callable[..., Any]) -> None:
-        if getattr(function, "__name__", "") in _TELLS:
+        if getattr(function, "__name__", "") in TELLS:
             return
         while caller is not None:
             code = caller.f_code
@@ -294,8 +283,9 @@ class RepeatWatch:
     def _begun(self, depth: int, module: torch.nn.Module | None = None) -> None:
         self._drop_failed(depth)
         self._looking = True
+        torch_private.record_operators(False)
         try:
-            _wait_for_device()
+            torch_private.wait_for_device()
             since_ns = perf_counter_ns()
             untrained, random = module is not None and is_untrained(module), random_state()
             outer = self._stack[-1].trains if self._stack else True
@@ -307,6 +297,7 @@ class RepeatWatch:
         except Exception:  # a stream that is being captured may not be waited for
             self._on = False
         finally:
+            torch_private.record_operators(True)
             self._looking = False
 
     def _drop_failed(self, depth: int) -> None:
@@ -324,8 +315,9 @@ class RepeatWatch:
         if not self._stack:
             return
         self._looking = True
+        torch_private.record_operators(False)
         try:
-            _wait_for_device()
+            torch_private.wait_for_device()
             call, end_ns = self._stack.pop(), perf_counter_ns()
             ns = end_ns - call.start_ns - (self._looked_ns - call.looked_ns)
             found = note(call, ns)
@@ -341,6 +333,7 @@ class RepeatWatch:
         except Exception:
             self._on = False
         finally:
+            torch_private.record_operators(True)
             self._looking = False
 
     def _note_module(

@@ -7,51 +7,30 @@ what came out, which tells where a value has changed in a way that no counter of
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
-from types import CodeType, FrameType, FunctionType
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch.overrides import TorchFunctionMode, handle_torch_function
 
 from .. import torch_private
-from ..lines.sites import line_of
+from ..lines.functions import tensors_of
 
 _PLAIN: Final = (
     bool, int, float, complex, str, bytes, type(None), type(Ellipsis),
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
-_COMPUTED: Final = ("T", "mT", "H", "mH", "real", "imag")
-"""Properties that are values of their own."""
 _VALUES: Final = {torch.strided: torch.Tensor.detach, torch.sparse_coo: torch.Tensor._values}
 """By layout: where the numbers of a tensor are."""
 _READ_NUMBERS: Final = 65_536
 """Of a tensor, for whether they are denormal."""
 
 
-def _property_of(getter: Any) -> str:
-    return getattr(getattr(getter, "__self__", None), "__name__", "")
-
-
 def autocast_type() -> torch.dtype | None:
     """Return the type that autocast computes in here; None where it is off."""
     kind = torch_private.device_kind()
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-
-
-def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a value that is one, or lists, tuples and dicts of them."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from tensors_of(each)
-    elif isinstance(value, dict):
-        yield from tensors_of(list(value.values()))
 
 
 def _with_versions(value: Any) -> Iterator[torch.Tensor]:
@@ -74,50 +53,6 @@ class _Numbered:
     """A weak reference."""
     version: int
     number: int
-
-
-# Told from the script's frames by its first name (`runner.strip_frames`).
-_CALL: Final = (lambda _bottleneck_calls, args, kwargs: _bottleneck_calls(*args, **kwargs)).__code__
-
-
-@cache
-def _call_at(file: str, line: int, name: str) -> CodeType:
-    return _CALL.replace(co_filename=file, co_firstlineno=line, co_name=name)
-
-
-def call_from(caller: FrameType, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call a function so that a warning of its is one of the caller's line.
-
-    There Python knows whether it has been shown before.
-    """
-    code = _call_at(caller.f_code.co_filename, line_of(caller), caller.f_code.co_name)
-    return FunctionType(code, caller.f_globals)(function, args, kwargs)
-
-
-class Functions(TorchFunctionMode):
-    """While it is on, `see(caller, function, args, kwargs)` calls torch's functions, by `call_from`.
-
-    Most properties are none.
-    """
-
-    def __init__(self, see: Callable[[FrameType, Callable[..., Any], Any, Any], Any]) -> None:
-        super().__init__()
-        self._see = see
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Call a function, or let it be called."""
-        kwargs = kwargs or {}
-        # Dynamo looks into it while it compiles what is called inside.
-        reads = getattr(func, "__name__", "") == "__get__" and _property_of(func) not in _COMPUTED
-        if reads or torch.compiler.is_compiling():
-            return func(*args, **kwargs)
-        caller: FrameType | None = sys._getframe(1)
-        if caller is not None and caller.f_code is handle_torch_function.__code__:
-            # From a function that is written in Python, which asks for modes and is called again.
-            caller = caller.f_back and caller.f_back.f_back
-        return self._see(caller or sys._getframe(1), func, args, kwargs)
 
 
 class Values:

@@ -372,7 +372,7 @@ class Capture:
     def _flops_cut(self, step: int) -> None:
         # Ranks count their steps: whether two of them differ is no matter of one rank.
         most = self._times.schedule.traced if self._times.alone else 3
-        if not self._flops.cut(self._store, step=step, most=most):
+        if not self._flops.cut(self._store, step=step, most=most, tries=self._times.alone):
             self._open_stacks()
 
     # -- whose code runs: some steps before the last stretch, as the script may end in it, and more behind

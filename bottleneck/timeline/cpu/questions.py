@@ -178,7 +178,7 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
     if amounts.costly is not None:
         call, call_ms = amounts.costly
         gone = amount_gone(program, call_ms, (*_OPERATORS, Work.ALLOCATOR, Work.HOST))
-        yield without_calls(call.callee, Edit(gone=gone))
+        yield without_calls(call, Edit(gone=gone))
     yield Question(
         WhatIf.FUSED_ATTENTION,
         Edit(gone=amount_gone(program, amounts.scores, (Work.MEMORY,))),

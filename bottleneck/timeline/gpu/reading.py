@@ -382,9 +382,9 @@ def _costly(
     found = [(calls, trace.inside(launched, calls.gone)) for calls in costly_rows(trace, seen=seen)]
     if not found:
         return None
-    most, mask = max(found, key=lambda each: float(program.duration[each[1]].sum()))
+    most, mask = max(found, key=lambda each: each[0].saved * float(program.duration[each[1]].sum()))
     site = asked.main_line(mask, program.duration) if asked is not None else None
-    return CostlyCall(callee=most.callee, count=len(most.rows) / program.steps, site=site), mask
+    return most.call(steps=program.steps, site=site), mask
 
 
 def _launch_calls(trace: Trace, program: Program) -> NDArray[np.float64]:

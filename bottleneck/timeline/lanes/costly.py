@@ -7,14 +7,16 @@ of the backward that they record. What to write in their place is in the catalog
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...model.codes import WhatIf
 from ...model.flops import COSTLY_AT_TIMES
-from ...model.run import CostlyCalls
+from ...model.run import CostlyCalls, SourceSite
+from ...model.words import percent
+from ..result import CostlyCall
 from ..trace.dialect import Kind
 from ..trace.intervals import latest
 from ..trace.operators import NODE, WRITTEN
@@ -57,6 +59,25 @@ class CostlyRows:
     """What the backward does for them, in order of time, as `rows`."""
     gone: NDArray[np.intp]
     """Those of both that the other way does not need, in order of time."""
+    left: float | None = None
+    """Of their time, what the other way takes, where it was tried."""
+    site: SourceSite | None = None
+    shown: str = ""
+
+    @property
+    def saved(self) -> float:
+        """Of their time, as far as it is known."""
+        return 1.0 - (self.left or 0.0)
+
+    def call(self, *, steps: int, site: SourceSite | None = None) -> CostlyCall:
+        """Return them for the answer; `site` where none of their own is known."""
+        return CostlyCall(
+            callee=self.callee,
+            count=len(self.rows) / max(1, steps),
+            site=self.site or site,
+            left=self.left,
+            shown=self.shown or f"`{self.callee}()`",
+        )
 
 
 def costly_rows(
@@ -104,11 +125,16 @@ def costly_rows(
     nodes, within = nodes[np.argsort(nodes)], within[np.argsort(nodes)]
     callee = np.array([callees[row] for row in calls.tolist()])
     of_seen = np.array([which.get(row, NONE) for row in calls.tolist()], dtype=np.intp)[within]
+    tried = {each.callee: each for each in seen if each.left is not None}
     forward, stays = calls[~trace.named(_PARTS, calls)], _of_all_at_once(trace, nodes, of_seen, seen)
     for name in np.unique(callee).tolist():
         rows, its = calls[callee == name], callee[within] == name
         gone = np.sort(np.concatenate([rows[np.isin(rows, forward)], nodes[its & ~stays]]))
-        found.append(CostlyRows(callee=name, rows=rows, nodes=nodes[its], gone=gone))
+        its_rows = CostlyRows(callee=name, rows=rows, nodes=nodes[its], gone=gone)
+        if name in tried:
+            of = tried[name]
+            its_rows = replace(its_rows, left=of.left, site=of.site, shown=of.shown)
+        found.append(its_rows)
     return found
 
 
@@ -180,11 +206,18 @@ def python_names(callee: str) -> set[str]:
     }
 
 
-def without_calls(callee: str, gone: Edit) -> Question:
-    """Ask for the step without such calls; a bound, unless the other way spares more than they take."""
-    basis = f"without `{callee}()`, forward and backward; the other way to the same result takes time, too"
-    if callee == BACKWARD:
+def without_calls(call: CostlyCall, gone: Edit) -> Question:
+    """Ask for the step without such calls; a bound, unless what the other way takes is known, or less."""
+    if call.left is not None:
+        return Question(
+            WhatIf.CALL_GONE,
+            gone,
+            f"{call.shown}, forward and backward, made another way; that takes {percent(call.left)} of its"
+            " time, tried here with its own arguments",
+        )
+    basis = f"without {call.shown}, forward and backward; the other way to the same result takes time, too"
+    if call.callee == BACKWARD:
         basis = "without going back again through what an earlier backward of the step has visited"
-    if callee == REPEAT:
-        basis = f"without `{callee}()`, forward and backward; what works on the copies is not counted"
-    return Question(WhatIf.CALL_GONE, gone, basis, bound=callee != REPEAT)
+    if call.callee == REPEAT:
+        basis = f"without {call.shown}, forward and backward; what works on the copies is not counted"
+    return Question(WhatIf.CALL_GONE, gone, basis, bound=call.callee != REPEAT)

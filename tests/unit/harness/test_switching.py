@@ -119,6 +119,8 @@ def offloaded(out: torch.Tensor) -> torch.Tensor:
         return out.exp() * out
 
 
+SQUARE = 2 * torch.eye(3, device=DEVICE)
+LONG, KERNEL = torch.randn(1, 1, 99, device=DEVICE), torch.randn(1, 1, 17, device=DEVICE)
 OFFLOADS = torch.autograd.graph.save_on_cpu(pin_memory=DEVICE == "cuda")
 
 
@@ -143,6 +145,13 @@ ON_TOP: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "FX340": lambda out: out + torch.einsum("bd,bd->b", out, out)[:, None],
     "FX341": offloaded,
     "FX345": attend,
+    "FX355": lambda out: out + out.cumsum(0),
+    "FX356": lambda out: out + torch.linalg.pinv(SQUARE).sum(),
+    "FX359": lambda out: out + nn.functional.conv1d(LONG, KERNEL, padding=8)[0, 0, 0],
+    "FX360": lambda out: out.scatter_add(0, torch.zeros_like(out, dtype=torch.int64), out),
+    "FX361": lambda out: out + WHOLE.remainder(3).sum(),
+    "FX362": lambda out: out + torch.linalg.inv(SQUARE.expand(4, 3, 3)).sum(),
+    "FX363": lambda out: out + torch.cdist(out, out).sum(),
     "FX521": with_constants,
     "FX339": lambda out: out + (out[:, 0] * out[:, 1])[:, None],
 }

@@ -7,15 +7,17 @@ way cannot do is left to the function itself.
 from __future__ import annotations
 
 import functools
-import math
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, ClassVar
 
 import torch
 from torch.nn import functional
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from ...ways.timing import stands_in, timed
+from ...ways.watch import WAYS
+from ...ways.way import Call, Instead, Way
 from .base import Patch
 
 
@@ -52,43 +54,6 @@ class OtherWay(Patch):
         raise NotImplementedError
 
 
-class QuantilesSelected(OtherWay):
-    """On the CPU a quantile comes from NumPy's partition: no more is in order than the ranks it needs."""
-
-    fix = "FX331"
-    says = ("ranks selected, nothing sorted, in {}", "quantile")
-    nothing_to_do = "no quantile with linear interpolation was asked for on the CPU"
-    functions = ((torch, "quantile"), (torch.Tensor, "quantile"))
-
-    def instead(
-        self, x: Any, q: Any, dim: int | None = None, keepdim: bool = False, *,
-        interpolation: str = "linear", out: Any = None,
-    ) -> Callable[[], Any] | None:  # fmt: skip
-        plain = type(x) is torch.Tensor and x.device.type == "cpu" and x.dim() and x.numel()
-        plain = plain and x.dtype in (torch.float32, torch.float64)
-        if not plain or interpolation != "linear" or out is not None:
-            return None
-        wanted = torch.as_tensor(q, dtype=x.dtype)
-        if wanted.dim() > 1 or bool(((wanted < 0) | (wanted > 1)).any()) or bool(x.isnan().any()):
-            return None
-        return functools.partial(_quantiles, x, wanted, dim, keepdim)
-
-
-def _quantiles(x: torch.Tensor, q: torch.Tensor, dim: int | None, keepdim: bool) -> torch.Tensor:
-    import numpy as np
-
-    along = x.flatten() if dim is None else x.movedim(dim, -1)
-    at = q.flatten() * (along.shape[-1] - 1)
-    low, high = at.floor().long(), at.ceil().long()
-    ranks = torch.cat([low, high]).unique().numpy()
-    order = torch.from_numpy(np.argpartition(along.detach().numpy(), ranks, axis=-1))
-    below, above = (along.gather(-1, order.index_select(-1, each)) for each in (low, high))
-    found = torch.lerp(below, above, at - low).movedim(-1, 0)
-    if keepdim:
-        found = found.reshape(-1, *[1] * x.dim()) if dim is None else found.unsqueeze(dim % x.dim() + 1)
-    return found if q.dim() else found.squeeze(0)
-
-
 class RowsShortenedAtOnce(OtherWay):
     """The rows that an embedding with `max_norm` looks up are made shorter in one operation, each once."""
 
@@ -107,45 +72,6 @@ class RowsShortenedAtOnce(OtherWay):
 def _renorm(weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float) -> torch.Tensor:
     rows = indices.unique()
     return weight.index_copy_(0, rows, weight.index_select(0, rows).renorm(norm_type, 0, max_norm))
-
-
-class UniqueByKey(OtherWay):
-    """Rows of integers are told apart by one number each."""
-
-    fix = "FX333"
-    says = ("rows told apart by one number each in {}", "call")
-    nothing_to_do = "no unique rows of integers were asked for whose values fit into one number"
-    functions = ((torch, "unique"),)
-
-    def instead(
-        self, x: Any, sorted: bool = True, return_inverse: bool = False,  # noqa: A002, ARG002
-        return_counts: bool = False, dim: int | None = None,
-    ) -> Callable[[], Any] | None:  # fmt: skip
-        rows = type(x) is torch.Tensor and x.dim() == 2 and dim in (0, -2) and x.numel() > 0
-        if not rows or x.is_floating_point() or x.is_complex() or x.dtype in (torch.bool, torch.uint64):
-            return None
-        least = x.amin(0).long()
-        sizes = (x.amax(0).long() - least + 1).tolist()
-        if math.prod(sizes) > _LARGEST:
-            return None
-        return functools.partial(_unique_rows, x, least, sizes, return_inverse, return_counts)
-
-
-_LARGEST = 2**62
-"""Numbers that a key can be, with room in 64 bits."""
-
-
-def _unique_rows(
-    x: torch.Tensor, least: torch.Tensor, sizes: list[int], return_inverse: bool, return_counts: bool
-) -> Any:
-    # The first column counts most, so that the keys are in the order of the rows.
-    weights = [math.prod(sizes[at + 1 :]) for at in range(len(sizes))]
-    keys = ((x.long() - least) * torch.tensor(weights, device=x.device)).sum(1)
-    found, inverse, counts = keys.unique(return_inverse=True, return_counts=True)
-    first = torch.empty_like(found)
-    first[inverse] = torch.arange(len(x), device=x.device)
-    out = [x[first], *[inverse] * return_inverse, *[counts] * return_counts]
-    return tuple(out) if len(out) > 1 else out[0]
 
 
 class KeptAsCsr(OtherWay):
@@ -186,117 +112,173 @@ class KeptAsCsr(OtherWay):
         self._seen.clear()
 
 
-class LargestByRows(OtherWay):
-    """Along an axis that is not the last, the places of the largest numbers come from max, and not argmax."""
+class ByWay(Patch):
+    """Calls of some functions are made in another way that is faster for their own arguments."""
 
-    fix = "FX335"
+    live = True
+    for_ranks = True
+    is_guarded = True
+    callee: ClassVar[str] = ""
+    """Of the ways."""
+    says = ("made another way in {}", "call")
+    nothing_to_do = "no call has another way that is faster with its arguments"
+
+    def install(self) -> None:
+        self._ways = {
+            way for ways in WAYS.values() for way in ways if way.callee == self.callee and way.stands_in
+        }
+        self._which: dict[Hashable, int | None] = {}
+        """By way, function and sizes: which of the other ways; None for the call itself."""
+        for name in sorted({name for way in self._ways for name in way.functions if name[-1] != "_"}):
+            for owner, attribute in places_of(name):
+                self.replaced.put(owner, attribute, functools.partial(self._make, name))
+
+    def _make(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        ways = [way for way in WAYS[name] if way in self._ways]
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._busy or torch.compiler.is_compiling():
+                return original(*args, **kwargs)
+            self._busy = True  # what the other way calls is not made another way
+            try:
+                found = self._found_way(ways, Call(original, name, args, kwargs))
+                if found is None:
+                    return original(*args, **kwargs)
+                self.acted_here()
+                return found()
+            finally:
+                self._busy = False
+
+        return call
+
+    def _found_way(self, ways: list[Way], call: Call) -> Callable[[], Any] | None:
+        sizes = (call.name, *((each.shape, each.stride(), each.dtype) for each in call.tensors()))
+        for way in ways:
+            try:
+                instead = (
+                    way.instead(call, lambda _: None)
+                    if self._which.get((way, sizes), 0) is not None
+                    else None
+                )
+                if instead is None:
+                    continue
+                if (way, sizes) not in self._which:
+                    self._which[way, sizes] = self._chosen(instead)
+            except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError):
+                self._which[way, sizes] = None  # given in another form than ways know
+                continue
+            which = self._which[way, sizes]
+            if which is not None:
+                return functools.partial(instead.others[which], *instead.inputs)
+        return None
+
+    def _chosen(self, instead: Instead) -> int | None:
+        # Which of several; whether one is faster, the step tells.
+        took = timed(instead) if len(instead.others) > 1 else None
+        which = 0 if len(instead.others) == 1 else took.way if took is not None else None
+        return which if which is not None and stands_in(instead, which) else None
+
+    _busy = False
+
+
+_HOLDERS = {"linalg": torch.linalg, "fft": torch.fft, "special": torch.special}
+
+
+def places_of(name: str) -> Iterator[tuple[Any, str]]:
+    """Yield where a function is found by a program, by the name that modes know it by."""
+    module, _, rest = name.partition("_")
+    if module in _HOLDERS and hasattr(_HOLDERS[module], rest):
+        yield _HOLDERS[module], rest
+        return
+    for owner in (torch, torch.Tensor, functional):
+        if hasattr(owner, name):
+            yield owner, name
+    if name == "matmul":
+        yield torch.Tensor, "__matmul__"
+
+
+class QuantilesSelected(ByWay):
+    """On the CPU a quantile comes from NumPy's partition."""
+
+    fix, callee = "FX331", "torch.quantile"
+    says = ("ranks selected, nothing sorted, in {}", "quantile")
+
+
+class UniqueByKey(ByWay):
+    """Rows of integers are told apart by one number each."""
+
+    fix, callee = "FX333", "torch.unique"
+    says = ("rows told apart by one number each in {}", "call")
+
+
+class LargestByRows(ByWay):
+    """The places of the largest numbers come from max, and not argmax."""
+
+    fix, callee = "FX335", "torch.argmax"
     says = ("max or min of rows in {}", "argmax")
-    nothing_to_do = "every argmax was over the last axis, over all numbers, or not on the CPU"
-    functions = tuple((owner, name) for owner in (torch, torch.Tensor) for name in ("argmax", "argmin"))
-
-    def instead_of(
-        self, name: str, x: Any, dim: int | None = None, keepdim: bool = False, **named: Any
-    ) -> Callable[[], Any] | None:
-        outer = type(x) is torch.Tensor and x.device.type == "cpu" and type(dim) is int
-        if not outer or named or not -x.dim() <= dim < x.dim() - 1 or dim == -1 or x.numel() == 0:
-            return None
-        largest = torch.max if name == "argmax" else torch.min
-        return lambda: largest(x.detach(), dim, keepdim).indices
 
 
-class IntegersAsFloats(OtherWay):
+class IntegersAsFloats(ByWay):
     """Matrices of integers are multiplied as floats where that is exact."""
 
-    fix = "FX336"
+    fix, callee = "FX336", "torch.matmul"
     says = ("multiplied as floats in {}", "product")
-    nothing_to_do = "no matrices of integers were multiplied whose product a float can hold"
-    functions = tuple(
-        (owner, name)
-        for owner, names in ((torch, ()), (torch.Tensor, ("__matmul__",)))
-        for name in ("matmul", "mm", "bmm", *names)
-    )
-
-    def instead_of(self, name: str, a: Any, b: Any = None, **named: Any) -> Callable[[], Any] | None:
-        pair = (a, b)
-        plain = all(type(each) is torch.Tensor and each.device.type == "cpu" for each in pair) and not named
-        if not plain or any(each.dtype not in _INTEGERS or not each.numel() for each in pair):
-            return None
-        most = a.shape[-1] * math.prod(max(-int(each.amin()), int(each.amax())) for each in pair)
-        dtype = torch.float32 if most < 2**24 else torch.float64
-        if most >= min(2**53, torch.iinfo(a.dtype).max) or a.dtype is not b.dtype:
-            return None
-        multiply = getattr(torch, name.strip("_"))
-        return lambda: multiply(a.to(dtype), b.to(dtype)).to(a.dtype)
 
 
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-
-
-class PairsByProduct(OtherWay):
+class PairsByProduct(ByWay):
     """The similarities of all pairs are one product of normalised vectors."""
 
-    fix = "FX337"
+    fix, callee = "FX337", "torch.cosine_similarity"
     says = ("one product for all pairs in {}", "call")
-    nothing_to_do = "no two sets of vectors were compared pair by pair"
-    functions = ((torch, "cosine_similarity"), (functional, "cosine_similarity"))
-
-    def instead(self, x: Any, y: Any = None, dim: int = 1, eps: float = 1e-8) -> Callable[[], Any] | None:
-        plain = all(type(each) is torch.Tensor and each.is_floating_point() for each in (x, y))
-        if not plain or x.dim() != y.dim() or x.dim() < 3 or dim not in (-1, x.dim() - 1):
-            return None
-        if (x.shape[-2], y.shape[-3]) == (1, 1):
-            return functools.partial(_all_pairs, x.squeeze(-2), y.squeeze(-3), eps)
-        if (x.shape[-3], y.shape[-2]) == (1, 1):
-            return lambda: _all_pairs(y.squeeze(-2), x.squeeze(-3), eps)
-        return None
 
 
-def _all_pairs(rows: torch.Tensor, columns: torch.Tensor, eps: float) -> torch.Tensor:
-    left, right = (functional.normalize(each, dim=-1, eps=eps) for each in (rows, columns))
-    return left @ right.transpose(-1, -2)
-
-
-class DotsSummed(OtherWay):
+class DotsSummed(ByWay):
     """A batch of dot products is multiplied number by number, and summed."""
 
-    fix = "FX340"
+    fix, callee = "FX340", "torch.bmm"
     says = ("multiplied and summed in {}", "call")
-    nothing_to_do = "no batch of dot products was asked for outside compiled code and autocast"
-    functions = tuple(
-        (owner, name)
-        for owner, names in ((torch, ("einsum",)), (torch.Tensor, ("__matmul__",)))
-        for name in ("matmul", "bmm", *names)
-    )
-
-    def instead_of(self, name: str, *args: Any, **named: Any) -> Callable[[], Any] | None:
-        a, b = args[-2:] if len(args) == (3 if name == "einsum" else 2) else (None, None)
-        plain = all(type(each) is torch.Tensor and each.is_floating_point() for each in (a, b)) and not named
-        if not plain or a.dtype is not b.dtype or torch.is_autocast_enabled(a.device.type):
-            return None
-        if name == "einsum":
-            return _summed(args[0], a, b)
-        if a.dim() < 3 or b.dim() != a.dim() or not a.shape[-2] == b.shape[-1] == 1:
-            return None
-        if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
-            return None  # for bmm to refuse, or to spread
-        return lambda: (a * b.transpose(-1, -2)).sum(-1, keepdim=True)
 
 
-def _summed(equation: Any, a: torch.Tensor, b: torch.Tensor) -> Callable[[], Any] | None:
-    """Return the sum of products that an equation means; None where it means another thing."""
-    given, arrow, wanted = str(equation).replace(" ", "").partition("->")
-    left, comma, right = given.partition(",")
-    names = set(left)
-    alike = arrow and comma and names == set(right) and set(wanted) < names
-    once = all(len(set(each)) == len(each) for each in (left, right, wanted)) and left.isalpha()
-    if not (alike and once) or (len(left), len(right)) != (a.dim(), b.dim()):
-        return None
-    b = b.permute([right.index(name) for name in left])
-    if a.shape != b.shape:
-        return None
-    order = [*wanted, *(name for name in left if name not in wanted)]
-    summed = tuple(range(len(wanted), len(left)))
-    return lambda: (a * b).permute([left.index(name) for name in order]).sum(summed)
+class OtherLayout(ByWay):
+    """A call gets its numbers side by side."""
+
+    fix, callee = "FX355", "way:layout"
+
+
+class OtherDecomposition(ByWay):
+    """A decomposition is made by another driver, or is another one."""
+
+    fix, callee = "FX356", "way:decomposition"
+
+
+class OtherConvolution(ByWay):
+    """A convolution is made by another algorithm."""
+
+    fix, callee = "FX359", "way:convolution"
+
+
+class WholeRows(ByWay):
+    """Whole rows are added up or read."""
+
+    fix, callee = "FX360", "way:whole-rows"
+
+
+class OtherType(ByWay):
+    """A call is made in another type of numbers."""
+
+    fix, callee = "FX361", "way:type"
+
+
+class SmallByFormula(ByWay):
+    """Small matrices are computed by formula."""
+
+    fix, callee = "FX362", "way:small-matrices"
+
+
+class OtherDistances(ByWay):
+    """Distances are measured in the other mode."""
+
+    fix, callee = "FX363", "way:distances"
 
 
 _PARTS_WRITTEN = "CopySlices"

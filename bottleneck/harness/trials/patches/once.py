@@ -23,7 +23,8 @@ from torch.optim import optimizer as optim_module
 from ... import torch_private
 from ...events.hooks import goes_to_device
 from ...facts.repeats import given, random_state
-from ...facts.values import Functions, ModuleKey, Values, call_from, tensors_of
+from ...facts.values import ModuleKey, Values
+from ...lines.functions import Functions, call_from, tensors_of
 from ...lines.sites import is_library
 from .base import Patch, Program
 

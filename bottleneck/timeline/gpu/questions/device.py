@@ -109,7 +109,7 @@ def _done_another_way(program: Program, work: DeviceWork, known: Circumstances) 
     """Calls for which there is a cheaper one, which takes time, too."""
     if known.costly is not None:
         call, launched = known.costly
-        yield without_calls(call.callee, not_launched(program, launched))
+        yield without_calls(call, not_launched(program, launched, 1.0 - (call.left or 0.0)))
     if known.narrow is not None:
         yield Question(
             WhatIf.KERNELS_SPREAD,

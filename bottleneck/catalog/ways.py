@@ -1,0 +1,314 @@
+"""Fixes that write a call, or two in a row, another way: known to be cheaper at times, and tried in the run.
+
+In: nothing. Out: `FIXES`, data. Each stands for the ways of one name in `harness/ways`.
+"""
+
+from __future__ import annotations
+
+from ..model.codes import WhatIf
+from ..model.fix import Arithmetic, Fix, Risk, Source
+from .build import docs, source
+
+_TRIED = "the step with what the other way takes, tried here with the arguments of the call"
+
+
+def _way(
+    fix_id: str,
+    name: str,
+    title: str,
+    text: str,
+    code: str,
+    *sources: Source,
+    may_break: str = "Rounding differs in the last digits.",
+    can_try: bool = False,
+) -> Fix:
+    return Fix(
+        id=fix_id,
+        title=title,
+        addresses=("BN321",),
+        for_calls=(f"way:{name}",),
+        what_to_change=text,
+        what_if=WhatIf.CALL_GONE,
+        basis=_TRIED,
+        risk=Risk.SAFE,
+        may_break=may_break,
+        code=code,
+        undo="Write the call as it was.",
+        verify="The line takes less time in the trace; the loss is the same.",
+        can_try=can_try,
+        arithmetic=Arithmetic.REORDERED,
+        sources=sources,
+    )
+
+
+FIXES: tuple[Fix, ...] = (
+    _way(
+        "FX350",
+        "inverse",
+        "Solve the system; do not invert the matrix",
+        "An inverse that is only multiplied by takes three times the work of a solve, and loses digits. Call"
+        " torch.linalg.solve(A, B) for inv(A) @ B, and solve(A, B, left=False) for B @ inv(A).",
+        """\
+import torch
+
+x = torch.linalg.solve(A, b)  # was: torch.linalg.inv(A) @ b""",
+        docs("generated/torch.linalg.inv.html", "torch.linalg.inv: prefer solve"),
+        source(
+            "https://github.com/PMBio/bicycle/pull/3",
+            "bicycle: solve in place of an inverse and a product",
+        ),
+    ),
+    _way(
+        "FX351",
+        "sum-of-products",
+        "Sum products with a matrix product",
+        "(a * b).sum(-1) writes all products to memory, and reads them again to add them up, in the backward"
+        " once more. Where each number of one meets several of the other, it is a matrix product: matmul, or"
+        " einsum with the axes named.",
+        """\
+import torch
+
+scores = x @ att  # was: (x * att).sum(-1)
+pairs = torch.einsum("id,jd->ij", a, b)  # was: (a[:, None] * b).sum(-1)""",
+        docs("generated/torch.einsum.html", "torch.einsum"),
+        source(
+            "https://github.com/pyg-team/pytorch_geometric/pull/7766",
+            "PyG: a product and a sum by matmul",
+            "up to 6.5 times forward",
+        ),
+        source(
+            "https://github.com/leaderj1001/Stand-Alone-Self-Attention/issues/14",
+            "Attention by products of elements",
+            "2 minutes to 53 s",
+        ),
+    ),
+    _way(
+        "FX352",
+        "order-of-products",
+        "Multiply matrices in the cheaper order",
+        "(A @ B) @ c costs as much as its largest product; A @ (B @ c) is the same. Put the brackets where the"
+        " result in between is smallest. torch.linalg.multi_dot finds the order for matrices; einsum with"
+        " opt_einsum installed for its own.",
+        """\
+y = A @ (B @ c)  # was: A @ B @ c, which multiplies the matrices first""",
+        docs("generated/torch.linalg.multi_dot.html", "torch.linalg.multi_dot"),
+        source(
+            "https://github.com/pytorch/pytorch/issues/60295",
+            "einsum contracts from left to right",
+            "59 times and more in the best order",
+        ),
+        source(
+            "https://github.com/cornellius-gp/gpytorch/pull/2692",
+            "GPyTorch: products grouped anew",
+            "3.1 to 4.5 times",
+        ),
+    ),
+    _way(
+        "FX353",
+        "one-hot",
+        "Look rows up; do not multiply one-hot rows",
+        "A row of zeros with a single one, times a matrix, is a row of that matrix: the product multiplies by"
+        " zeros. Index the matrix, or call F.embedding; for the sums of rows by group call index_add.",
+        """\
+rows = table[index]  # was: F.one_hot(index, len(table)).float() @ table""",
+        docs("generated/torch.nn.functional.embedding.html", "torch.nn.functional.embedding"),
+        source("https://github.com/TencentARC/SEED-Voken/pull/4", "SEED-Voken: a codebook is indexed"),
+        may_break="The same rows, to the digit.",
+    ),
+    _way(
+        "FX354",
+        "real-fft",
+        "Transform real numbers with rfft",
+        "The transform of real numbers holds each value twice, once as its conjugate. rfft computes one half,"
+        " and irfft goes back from it: half the work and memory, in what lies between as well.",
+        """\
+import torch
+
+spectrum = torch.fft.rfft(signal)  # was: torch.fft.fft(signal)
+back = torch.fft.irfft(spectrum, len(signal))  # was: ifft(spectrum).real""",
+        docs("generated/torch.fft.rfft.html", "torch.fft.rfft"),
+        source(
+            "https://github.com/iver56/torch-audiomentations/pull/73",
+            "torch-audiomentations: rfft in place of fft",
+        ),
+        may_break="The result has the frequencies up to the middle only: what reads the others changes, too.",
+    ),
+    _way(
+        "FX355",
+        "layout",
+        "Give the call its numbers in another layout",
+        "An operator reads memory in the order of its loop. Where its numbers lie apart, as after a transpose,"
+        " a slice or along an axis that is not the last, copy them once with contiguous(), or keep the tensor"
+        " with that axis last. A running maximum over rows can take whole rows with torch.maximum.",
+        """\
+rows = x.movedim(1, -1).contiguous()
+total = rows.cumsum(-1).movedim(-1, 1)  # was: x.cumsum(1)""",
+        docs("generated/torch.Tensor.contiguous.html", "torch.Tensor.contiguous"),
+        source(
+            "https://github.com/pytorch/pytorch/issues/108496",
+            "cummax on a CPU",
+            "slower than maximum line by line",
+        ),
+        may_break="The copy takes memory.",
+        can_try=True,
+    ),
+    _way(
+        "FX356",
+        "decomposition",
+        "Factorise in a cheaper way",
+        "A general decomposition of a special matrix does too much. For many small or narrow matrices on a GPU"
+        ' take svd with driver="gesvda" or "gesvdj", and full_matrices=False. Singular values alone follow from'
+        " eigvalsh of the matrix times itself. What is symmetric has eigh; what is positive definite, cholesky;"
+        " of full rank, a solve in place of pinv.",
+        """\
+import torch
+
+u, s, v = torch.linalg.svd(x, full_matrices=False, driver="gesvda")""",
+        docs("generated/torch.linalg.svd.html", "torch.linalg.svd: drivers"),
+        source("https://github.com/pytorch/pytorch/issues/41306", "SVD of many small matrices on a GPU"),
+        source(
+            "https://github.com/pytorch/pytorch/pull/74521",
+            "svd: driver= and gesvda",
+            "1,609 to 84 ms",
+        ),
+        may_break="Values near zero are less exact; vectors may have another sign.",
+        can_try=True,
+    ),
+    _way(
+        "FX357",
+        "sort",
+        "Select the largest; do not sort for them",
+        "A sort puts all numbers in order. Where the first few are read, topk selects them; one of them is"
+        " kthvalue, and the first is max.",
+        """\
+import torch
+
+best, where = torch.topk(scores, 5)
+# was: scores.sort(descending=True), of which the first five""",
+        docs("generated/torch.topk.html", "torch.topk"),
+        source(
+            "https://github.com/facebookarchive/fb.resnet.torch/pull/147",
+            "All scores sorted for the best five",
+            "2.7 to 0.9 s",
+        ),
+        may_break="Of equal numbers another one may be named.",
+    ),
+    _way(
+        "FX358",
+        "once-per-value",
+        "Compute a costly function once per value",
+        "lgamma, pow or exp of numbers that are mostly the same, or few whole ones, computes the same again and"
+        " again. Compute it where the numbers differ, or of a table that is looked up; of a tensor that is"
+        " expanded, before it is. A small whole power is a product.",
+        """\
+import torch
+
+rare = counts != 0  # lgamma(0 + 1) is 0
+out = torch.zeros_like(counts)
+out[rare] = torch.lgamma(counts[rare] + 1)  # was: torch.lgamma(counts + 1)""",
+        docs("special.html", "torch.special"),
+        source(
+            "https://github.com/pyro-ppl/pyro/pull/1743",
+            "Pyro: lgamma where counts are not zero",
+            "the model twice as fast",
+        ),
+    ),
+    _way(
+        "FX359",
+        "convolution",
+        "Convolve in a cheaper way",
+        "A long kernel is cheaper as a product of Fourier transforms. A kernel of one is a matrix product, and"
+        " one as wide as its stride, too: nn.Linear over patches. Groups may take longer than the whole. Pooling"
+        " to one number is a mean, and nearest up-sampling a repetition.",
+        """\
+import torch
+
+size = signal.shape[-1] + kernel.shape[-1] - 1
+over = torch.fft.rfft(kernel.flip(-1), size)
+out = torch.fft.irfft(torch.fft.rfft(signal, size) * over, size)
+# was: conv1d with a long kernel""",
+        docs("fft.html", "torch.fft"),
+        source(
+            "https://github.com/pytorch/pytorch/issues/21462",
+            "Conv1d with a kernel of 1024",
+            "20 times as slow as by FFT",
+        ),
+        source("https://github.com/huggingface/transformers/issues/45041", "Patches by Conv3d, 3.7 s a step"),
+        source("https://github.com/pytorch/pytorch/issues/70954", "Training grouped Conv2d is slow"),
+        can_try=True,
+    ),
+    _way(
+        "FX360",
+        "whole-rows",
+        "Add whole rows up, not number by number",
+        "scatter_add and gather with an index that is expanded over a row look each number up by itself."
+        " index_add and index_select take one index for a row.",
+        """\
+out = out.index_add(0, index, rows)
+# was: out.scatter_add(0, index[:, None].expand_as(rows), rows)""",
+        docs("generated/torch.Tensor.index_add_.html", "torch.Tensor.index_add_"),
+        source(
+            "https://github.com/nerfstudio-project/nerfacc/pull/179",
+            "nerfacc: index_add_ for scatter_add_",
+        ),
+        source(
+            "https://github.com/pyg-team/pytorch_geometric/issues/7596",
+            "PyG: broadcast and scatter, or index_add",
+        ),
+        can_try=True,
+    ),
+    _way(
+        "FX361",
+        "type",
+        "Compute the call in another number type",
+        "A processor without units for bf16 or fp16 converts each number, and for some operators there is only"
+        " a slow loop. Convert before the call, and back after it; integers of 32 bits are enough for most"
+        " indices and counts.",
+        """\
+out = scores.float().softmax(-1).to(scores.dtype)
+# was: scores.softmax(-1), in bf16""",
+        docs("amp.html#cpu-ops-that-can-autocast-to-bfloat16", "Autocast on CPUs"),
+        source(
+            "https://github.com/pytorch/pytorch/issues/146508",
+            "float16 on a CPU",
+            "40 to 500 times as slow as float32",
+        ),
+        can_try=True,
+    ),
+    _way(
+        "FX362",
+        "small-matrices",
+        "Compute small matrices by formula",
+        "A library factorises matrices of two or three rows one after the other. Cramer's rule gives their"
+        " inverse, determinant and solution for all at once; Rodrigues' formula the exponential of a rotation.",
+        """\
+import torch
+
+a, b, c = x.unbind(-2)  # rows of 3x3 matrices
+pairs = ((b, c), (c, a), (a, b))
+inverse = torch.stack([torch.linalg.cross(*pair) for pair in pairs], -1)
+det = (a * inverse[:, :, 0]).sum(-1)
+inverse = inverse / det[:, None, None]""",
+        docs("generated/torch.linalg.inv.html", "torch.linalg.inv"),
+        source(
+            "https://github.com/pytorch/pytorch/issues/53364",
+            "Batches of small matrices are slow to invert",
+        ),
+        may_break="Matrices that are nearly singular lose digits.",
+        can_try=True,
+    ),
+    _way(
+        "FX363",
+        "distances",
+        "Measure distances with the faster mode",
+        "cdist has two ways: differences, exact, or one matrix product, which is faster for long vectors and"
+        " many pairs. By default it takes the product from 25 vectors on. Name the mode.",
+        """\
+import torch
+
+apart = torch.cdist(a, b, compute_mode="use_mm_for_euclid_dist")""",
+        docs("generated/torch.cdist.html", "torch.cdist: compute_mode"),
+        may_break="Small distances are less exact as a product.",
+        can_try=True,
+    ),
+)

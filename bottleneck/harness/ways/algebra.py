@@ -1,0 +1,331 @@
+"""Ways of linear algebra: products, sums of products, inverses.
+
+In: calls. Out: what gives the same with fewer operations, or with those that libraries are fast at.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from .way import Call, Instead, Made, Way, in_place_of, is_plain, is_real
+
+_PRODUCTS = ("matmul", "mm", "bmm", "mv", "__rmatmul__", "__matmul__")
+
+
+def _factors(call: Call) -> tuple[Any, Any]:
+    left, right = call.given(0, "input"), call.given(1, "other", call.kwargs.get("mat2"))
+    return (right, left) if call.name == "__rmatmul__" else (left, right)
+
+
+class Solved(Way):
+    """An inverse that is only multiplied by is no longer made: the system is solved."""
+
+    callee = "way:inverse"
+    shown = "an inverse and a product"
+    functions = _PRODUCTS
+    follows = ("linalg_inv", "inverse")
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        left, right = _factors(call)
+        if not is_real(left, right) or left.dim() < 2:
+            return None
+        for inverse, from_left in ((made(left), True), (made(right), False)):
+            if inverse is None or inverse.name not in self.follows or (right.dim() < 2 and not from_left):
+                continue
+            matrix, factor = inverse.tensors()[0], right if from_left else left
+            own, other = _BY_INVERSE[from_left]
+            return Instead((matrix, factor), own, (other,), (inverse,))
+        return None
+
+
+_BY_INVERSE: dict[bool, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    True: (lambda a, b: torch.linalg.inv(a) @ b, torch.linalg.solve),
+    False: (lambda a, b: b @ torch.linalg.inv(a), lambda a, b: torch.linalg.solve(a, b, left=False)),
+}
+
+
+class Multiplied(Way):
+    """The sum of products over some axes is a matrix product."""
+
+    callee = "way:sum-of-products"
+    shown = "a product and its sum"
+    functions = ("sum", "mean")
+    follows = ("mul", "__rmul__")
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        summed, dims = call.given(0, "input"), call.given(1, "dim")
+        product = made(summed)
+        if product is None or len(product.tensors()) != 2 or dims is None or "dtype" in call.kwargs:
+            return None
+        a, b = product.tensors()
+        axes = (dims,) if isinstance(dims, int) else tuple(dims)
+        if not is_real(a, b) or product.kwargs or len(product.args) != 2 or not axes:
+            return None
+        rank = summed.dim()
+        gone = {axis % rank for axis in axes}
+        keeps = bool(call.given(2, "keepdim", False))
+        count = math.prod(summed.shape[axis] for axis in gone) if call.name == "mean" else 1
+
+        def other(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            out = _contracted(a, b, rank, gone)
+            out = out / count if count > 1 else out
+            return out.reshape([1 if axis in gone else n for axis, n in enumerate(shape)]) if keeps else out
+
+        shape = tuple(summed.shape)
+        return Instead((a, b), lambda a, b: call.on(a * b), (other,), (product,))
+
+
+def _contracted(a: torch.Tensor, b: torch.Tensor, rank: int, gone: set[int]) -> torch.Tensor:
+    """Return (a * b).sum(gone) of two tensors that are broadcast to `rank` axes, by einsum."""
+    names: list[str] = []
+    parts: list[torch.Tensor] = []
+    for each in (a, b):
+        first = rank - each.dim()
+        # What is repeated, or has one number, takes no part in the product.
+        wide = [k for k in range(each.dim()) if each.shape[k] > 1 and each.stride(k) != 0]
+        alone = [k for k in range(each.dim()) if each.shape[k] > 1 and each.stride(k) == 0]
+        other = b if each is a else a
+        if alone and any(_size(other, first + k, rank) == 1 for k in alone):
+            wide = [k for k in range(each.dim()) if each.shape[k] > 1]
+        index = tuple(slice(None) if k in wide else 0 for k in range(each.dim()))
+        parts.append(each[index])
+        names.append("".join(chr(97 + first + k) for k in wide))
+    in_any = set("".join(names))
+    kept = [chr(97 + axis) for axis in range(rank) if axis not in gone]
+    out = torch.einsum(f"{names[0]},{names[1]}->{''.join(n for n in kept if n in in_any)}", *parts)
+    return out.reshape(
+        [
+            max(_size(a, ord(name) - 97, rank), _size(b, ord(name) - 97, rank)) if name in in_any else 1
+            for name in kept
+        ]
+    )
+
+
+def _size(x: torch.Tensor, axis: int, rank: int) -> int:
+    """Return the size of an axis of `rank` broadcast ones."""
+    own = axis - (rank - x.dim())
+    return x.shape[own] if own >= 0 else 1
+
+
+class OtherOrder(Way):
+    """Three matrices multiplied in the other order."""
+
+    callee = "way:order-of-products"
+    shown = "two matrix products"
+    functions = ("matmul", "mm", "bmm", "mv")
+    follows = functions
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        left, right = _factors(call)
+        if not is_real(left, right):
+            return None
+        first = made(left)
+        if first is not None and first.name in self.follows and first.args[0].dim() > 1:
+            a, b = _factors(first)
+            if is_real(a, b) and b.dim() > 1:
+                return Instead((a, b, right), lambda a, b, c: (a @ b) @ c, (_from_right,), (first,))
+        first = made(right)
+        if first is not None and first.name in self.follows and left.dim() > 1:
+            a, b = _factors(first)
+            if is_real(a, b) and a.dim() > 1 and b.dim() > 1:
+                return Instead((left, a, b), _from_right, (lambda a, b, c: (a @ b) @ c,), (first,))
+        return None
+
+
+def _from_right(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    return a @ (b @ c)
+
+
+class PairByPair(Way):
+    """An einsum of three and more tensors takes two at a time, those first that leave the least work."""
+
+    callee = "way:order-of-products"
+    shown = "`einsum()` of several tensors"
+    functions = ("einsum",)
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        terms = call.args[1:] if len(call.args) > 2 else call.args[1] if len(call.args) > 1 else ()
+        if not isinstance(call.args[0], str) or not 3 <= len(terms) <= 5 or not is_real(*terms):
+            return None
+        given, arrow, out = call.args[0].replace(" ", "").partition("->")
+        names = given.split(",")
+        if not arrow or "." in call.args[0] or any(len(set(each)) < len(each) for each in names):
+            return None
+        orders = sorted(_orders(names, out, _sizes(names, terms)), key=lambda order: order[0])
+        return in_place_of(call, *(steps for _, steps in orders[:2]))
+
+
+def _sizes(names: list[str], terms: Any) -> dict[str, int]:
+    return {name: size for its, term in zip(names, terms, strict=True) for name, size in zip(its, term.shape)}  # noqa: B905
+
+
+def _orders(
+    names: list[str], out: str, sizes: dict[str, int]
+) -> list[tuple[float, Callable[..., torch.Tensor]]]:
+    """Return (operations, function of the tensors) for each order of pairs."""
+    if len(names) == 2:
+        cost = math.prod(sizes[name] for name in set("".join(names)))
+        return [(cost, lambda a, b: torch.einsum(f"{names[0]},{names[1]}->{out}", a, b))]
+    found: list[tuple[float, Callable[..., torch.Tensor]]] = []
+    for i, j in itertools.combinations(range(len(names)), 2):
+        rest = [names[k] for k in range(len(names)) if k not in (i, j)]
+        wanted = set(out).union(*rest)
+        between = "".join(name for name in dict.fromkeys(names[i] + names[j]) if name in wanted)
+        cost = math.prod(sizes[name] for name in set(names[i] + names[j]))
+        first = f"{names[i]},{names[j]}->{between}"
+        for more, then in _orders([*rest, between], out, sizes):
+            found.append((cost + more, _pair_first(first, i, j, then)))
+    return found
+
+
+def _pair_first(first: str, i: int, j: int, then: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def run(*terms: torch.Tensor) -> torch.Tensor:
+        rest = [term for k, term in enumerate(terms) if k not in (i, j)]
+        return then(*rest, torch.einsum(first, terms[i], terms[j]))
+
+    return run
+
+
+class LookedUp(Way):
+    """A product with rows that are all zeros but for a one looks rows up, or adds rows up."""
+
+    callee = "way:one-hot"
+    shown = "a product with one-hot rows"
+    functions = ("matmul", "mm", "bmm", "linear", "einsum")
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        if call.name == "einsum" or len(call.args) < 2:
+            return None
+        left, right = call.args[:2]
+        if not is_real(left, right) or left.requires_grad or left.dim() < 2 or right.dim() != 2:
+            return None
+        if call.given(2, "bias") is not None or left.shape[-1] < 3 or not _one_hot(left):
+            return None
+        index = left.argmax(-1)
+        table = (lambda rows: rows.t()) if call.name == "linear" else (lambda rows: rows)
+        return Instead(
+            (right,),
+            lambda rows: call.function(left, rows),
+            (lambda rows: functional.embedding(index, table(rows)),),
+        )
+
+
+def _one_hot(x: torch.Tensor) -> bool:
+    ones = int((x == 1).sum())
+    return ones == x.numel() // x.shape[-1] and ones == int((x != 0).sum()) and bool((x.sum(-1) == 1).all())
+
+
+class IntegersAsFloats(Way):
+    """Matrices of integers are multiplied as floats where that is exact."""
+
+    callee = "torch.matmul"
+    shown = "`torch.matmul()` of integers"
+    functions = ("matmul", "mm", "bmm", "__matmul__", "mv")
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        a, b = _factors(call)
+        if not is_plain(a, b) or call.kwargs or a.device.type != "cpu":
+            return None
+        if a.dtype is not b.dtype or a.dtype not in _INTEGERS or not (a.numel() and b.numel()):
+            return None
+        most = a.shape[-1] * math.prod(max(-int(each.amin()), int(each.amax())) for each in (a, b))
+        kind = torch.float32 if most < 2**24 else torch.float64
+        if most >= min(2**53, torch.iinfo(a.dtype).max):
+            return None
+        return in_place_of(call, lambda a, b: call.function(a.to(kind), b.to(kind)).to(a.dtype))
+
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+class DotsSummed(Way):
+    """A batch of dot products is multiplied number by number, and summed."""
+
+    callee = "torch.bmm"
+    shown = "`torch.bmm()` of dot products"
+    functions = ("matmul", "bmm", "einsum")
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        pair = call.args[1:] if call.name == "einsum" else _factors(call)
+        if len(pair) != 2 or not is_real(*pair) or call.kwargs:
+            return None
+        a, b = pair
+        if torch.is_autocast_enabled(a.device.type):
+            return None
+        if call.name == "einsum":
+            other = _summed(call.args[0], a, b)
+            return None if other is None else in_place_of(call, other)
+        if a.dim() < 3 or b.dim() != a.dim() or not a.shape[-2] == b.shape[-1] == 1:
+            return None
+        if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
+            return None
+        return in_place_of(call, lambda a, b: (a * b.transpose(-1, -2)).sum(-1, keepdim=True))
+
+
+def _summed(equation: Any, a: torch.Tensor, b: torch.Tensor) -> Callable[..., torch.Tensor] | None:
+    """Return the sum of products that an equation means; None where it means another thing."""
+    given, arrow, wanted = str(equation).replace(" ", "").partition("->")
+    left, comma, right = given.partition(",")
+    names = set(left)
+    alike = arrow and comma and names == set(right) and set(wanted) < names
+    once = all(len(set(each)) == len(each) for each in (left, right, wanted)) and left.isalpha()
+    if not (alike and once) or (len(left), len(right)) != (a.dim(), b.dim()):
+        return None
+    as_left = [right.index(name) for name in left]
+    if a.shape != b.permute(as_left).shape:
+        return None
+    order = [*wanted, *(name for name in left if name not in wanted)]
+    summed = tuple(range(len(wanted), len(left)))
+    places = [left.index(name) for name in order]
+    return lambda a, b: (a * b.permute(as_left)).permute(places).sum(summed)
+
+
+class PairsByProduct(Way):
+    """The similarities of all pairs are one product of normalised vectors."""
+
+    callee = "torch.cosine_similarity"
+    shown = "`torch.cosine_similarity()` of all pairs"
+    functions = ("cosine_similarity",)
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        x, y = call.given(0, "x1"), call.given(1, "x2")
+        dim, eps = call.given(2, "dim", 1), call.given(3, "eps", 1e-8)
+        if not is_real(x, y) or x.dim() != y.dim() or x.dim() < 3 or dim not in (-1, x.dim() - 1):
+            return None
+        if (x.shape[-2], y.shape[-3]) == (1, 1):
+            return in_place_of(call, lambda x, y: _all_pairs(x.squeeze(-2), y.squeeze(-3), eps))
+        if (x.shape[-3], y.shape[-2]) == (1, 1):
+            return in_place_of(call, lambda x, y: _all_pairs(y.squeeze(-2), x.squeeze(-3), eps))
+        return None
+
+
+def _all_pairs(rows: torch.Tensor, columns: torch.Tensor, eps: float) -> torch.Tensor:
+    left, right = (functional.normalize(each, dim=-1, eps=eps) for each in (rows, columns))
+    return left @ right.transpose(-1, -2)
+
+
+class OtherDistances(Way):
+    """Distances of all pairs from one product of matrices, and from differences where the product is made."""
+
+    callee = "way:distances"
+    shown = "`torch.cdist()`"
+    functions = ("cdist",)
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        x, y = call.given(0, "x1"), call.given(1, "x2")
+        if not is_real(x, y) or len(call.args) + len(call.kwargs) > 2:
+            return None
+        by_product = max(x.shape[-2], y.shape[-2]) > _PRODUCT_FROM
+        mode = "donot_use_mm_for_euclid_dist" if by_product else "use_mm_for_euclid_dist"
+        return in_place_of(call, functools.partial(torch.cdist, compute_mode=mode))
+
+
+_PRODUCT_FROM = 25
+"""Rows beyond which torch multiplies by itself (torch.cdist: use_mm_for_euclid_dist_if_necessary)."""

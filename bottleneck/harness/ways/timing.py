@@ -1,0 +1,114 @@
+"""A call, and the other ways to its result, timed in turns on the call's own arguments.
+
+In: an `Instead`. Out: what each takes, forward and backward; None where none gives the same and is faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...clocks import perf_counter_ns
+from .. import torch_private
+from ..lines.functions import tensors_of
+from .way import Instead, same
+
+_TURNS = 5
+_ENOUGH_NS = 1_500_000_000
+"""Of turns of one call; two are made in any case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What one call took, and what the best other way did."""
+
+    own_ns: int
+    other_ns: int
+    way: int
+    """Which of the others."""
+
+
+def timed(instead: Instead) -> Timed | None:
+    """Time all ways in turns, each with its backward where the call has one."""
+    graded = torch.is_grad_enabled()
+    leaves = tuple(
+        each.detach().requires_grad_(graded and each.requires_grad and _has_gradients(each))
+        for each in instead.inputs
+    )
+    try:
+        own = _Runs(instead.own, leaves)
+        ways = {k: _Runs(other, leaves) for k, other in enumerate(instead.others) if own.worked}
+        ways = {k: way for k, way in ways.items() if way.worked and _agree(instead, own, way)}
+        begun_ns = perf_counter_ns()
+        for turn in range(_TURNS):
+            if turn > 1 and perf_counter_ns() - begun_ns > _ENOUGH_NS:
+                break
+            own.run()
+            for way in ways.values():
+                way.run()
+        # A difference that does not show in each turn may be one of the machine.
+        sure = {k: way for k, way in ways.items() if max(way.took_ns) < min(own.took_ns)}
+        best = min(sure, key=lambda k: min(sure[k].took_ns), default=None)
+        return None if best is None else Timed(min(own.took_ns), min(sure[best].took_ns), best)
+    finally:
+        del leaves
+
+
+def stands_in(instead: Instead, way: int) -> bool:
+    """Return whether a program that gets this other way's result can go on with it as with its own."""
+    own, other = instead.own(*instead.inputs), instead.others[way](*instead.inputs)
+    pairs = zip(tensors_of(own), tensors_of(other), strict=True)
+    return (
+        type(own) is type(other)
+        and all(a.dtype is b.dtype and a.shape == b.shape for a, b in pairs)
+        and instead.alike(own, other)
+    )
+
+
+def _has_gradients(x: torch.Tensor) -> bool:
+    return bool(x.is_floating_point() or x.is_complex())
+
+
+def _agree(instead: Instead, own: _Runs, way: _Runs) -> bool:
+    try:
+        if not instead.alike(own.out, way.out):
+            return False
+        # Where the values are compared in a way of their own, what they are the gradients of differs.
+        pairs = zip(own.gradients, way.gradients, strict=True) if instead.alike is same else ()
+        return all(a is None or b is None or same(a, b) for a, b in pairs)
+    except (RuntimeError, TypeError, ValueError, IndexError):
+        return False
+
+
+class _Runs:
+    """One way, run again and again; the first time shows whether it works."""
+
+    def __init__(self, function: Callable[..., Any], leaves: tuple[torch.Tensor, ...]) -> None:
+        self._function, self._leaves = function, leaves
+        self._wanted = [each for each in leaves if each.requires_grad]
+        self._ones: list[torch.Tensor] | None = None
+        self.out: Any = None
+        self.gradients: tuple[torch.Tensor | None, ...] = ()
+        self.took_ns: list[int] = []
+        try:
+            self.run()
+            self.worked = True
+        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+            self.worked = False  # for these arguments
+        self.took_ns.clear()
+
+    def run(self) -> None:
+        torch_private.wait_for_device()
+        since_ns = perf_counter_ns()
+        out = self._function(*self._leaves)
+        graded = [each for each in tensors_of(out) if each.requires_grad] if self._wanted else []
+        if graded:
+            if self._ones is None:
+                self._ones = [torch.ones_like(each) for each in graded]
+            self.gradients = torch.autograd.grad(graded, self._wanted, self._ones, allow_unused=True)
+        torch_private.wait_for_device()
+        self.took_ns.append(perf_counter_ns() - since_ns)
+        self.out = out

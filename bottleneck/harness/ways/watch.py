@@ -1,0 +1,238 @@
+"""Which calls of a step are made faster another way, by steps in which their own arguments try it.
+
+In: the calls of torch's functions in two steps, in which nothing else is timed. In the first each call that
+has another way is timed as it is; in the second those that take a part of the step worth naming are tried.
+Out: the calls, by the places of their operators in a step, with what the other way leaves of their time.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch.autograd.profiler import record_function
+
+from ...clocks import perf_counter_ns
+from ...model.run import CostlyCalls, SourceSite
+from .. import torch_private
+from ..lines.functions import TELLS, Functions, call_from, tensors_of
+from ..lines.sites import line_of, user_frame
+from . import algebra, elements, factors, windows
+from .timing import timed
+from .way import FOLLOWED, WAYS, Call, Instead, Way
+
+__all__ = ["WAYS", "WayWatch", "algebra", "elements", "factors", "windows"]
+
+_WORTH = 0.02
+"""Of the step, what a call must take to be tried; as with causes."""
+_LONGEST_NS = 6_000_000_000
+"""Of trying; what comes later is not tried."""
+_SHAPES = 3
+"""Of calls at one place, those whose arguments have other sizes are tried apart."""
+_MARK = "bottleneck.call "
+
+_Place = tuple[str, CodeType, int]
+"""A function, and the user's code that calls it, with the instruction."""
+
+
+@dataclass(slots=True)
+class _Tried:
+    """What a way was found to bring at one place."""
+
+    site: SourceSite
+    own_ns: int = 0
+    other_ns: int = 0
+    shapes: set[Hashable] = field(default_factory=set)
+    calls: int = 0
+    marks: set[str] = field(default_factory=set)
+    """Of all its calls in the step, with those before them in the chain."""
+
+    @property
+    def saves_ns(self) -> float:
+        """Of a step."""
+        return self.calls * (self.own_ns - self.other_ns) / max(1, len(self.shapes))
+
+
+@dataclass(slots=True)
+class _Output:
+    """A tensor that a call has made."""
+
+    of: Callable[[], torch.Tensor | None]
+    version: int
+    call: Call
+    place: _Place
+    mark: str
+    ns: int
+    uses: int = 0
+    """Calls that it was given to."""
+
+
+class WayWatch:
+    """One per process, on while a step is looked at."""
+
+    def __init__(self) -> None:
+        self._mode = Functions(self._see)
+        self._on = self._tries = False
+        self._thread = self._step = self._calls = 0
+        self._begun_ns = self._step_ns = self._trying_ns = 0
+        self._spent_ns: Counter[_Place] = Counter()
+        self._uses: defaultdict[_Place, int] = defaultdict(int)
+        """Of what a call makes, in how many others at most."""
+        self._outputs: dict[int, _Output] = {}
+        self._tried: dict[tuple[Way, _Place], _Tried] = {}
+
+    def begin(self, *, tries: bool = False) -> bool:
+        """Look at the next step; False where it cannot. `tries`: at other ways of what took long before."""
+        if torch_private.dynamo_counter("stats", "unique_graphs"):
+            return False
+        self._tries, self._thread, self._calls = tries, threading.get_ident(), 0
+        self._on = torch_private.enter_first(self._mode)
+        self._begun_ns = perf_counter_ns()
+        return self._on
+
+    def end(self) -> bool:
+        """A step has ended; return whether something in it is worth trying."""
+        if self._on:
+            torch_private.leave(self._mode)
+        self._on = False
+        self._outputs.clear()
+        if not self._tries:
+            self._step_ns = perf_counter_ns() - self._begun_ns
+        return any(map(self._is_worth, self._spent_ns))
+
+    def found(self, profile: Any) -> list[CostlyCalls]:
+        """Return the calls for which another way is faster, from the profile of the step that tried them."""
+        best: dict[_Place, tuple[Way, _Tried]] = {}
+        for (way, place), tried in self._tried.items():
+            if tried.saves_ns > (best[place][1].saves_ns if place in best else 0.0):
+                best[place] = way, tried
+        marks = {mark for _, tried in best.values() for mark in tried.marks}
+        inside, counts = torch_private.operators_inside(profile, marks)
+        by_callee: defaultdict[str, list[tuple[Way, _Tried]]] = defaultdict(list)
+        for way, tried in best.values():
+            by_callee[way.callee].append((way, tried))
+        found = []
+        for callee, its in by_callee.items():
+            way, main = max(its, key=lambda each: each[1].saves_ns)
+            whole = sum(tried.calls * tried.own_ns / len(tried.shapes) for _, tried in its)
+            left = 1.0 - sum(tried.saves_ns for _, tried in its) / whole
+            places: defaultdict[str, set[int]] = defaultdict(set)
+            for name, at in (each for _, tried in its for mark in tried.marks for each in inside[mark]):
+                places[name].add(at)
+            found += [
+                CostlyCalls(
+                    operator=name, callee=callee, places=sorted(where), of=counts[name], left=left,
+                    site=main.site, shown=way.shown,
+                )
+                for name, where in places.items()
+            ]  # fmt: skip
+        return found
+
+    def _is_worth(self, place: _Place) -> bool:
+        return self._spent_ns[place] > _WORTH * self._step_ns
+
+    def _see(self, caller: FrameType, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call a function; time it, or try the ways to what it computes."""
+        if (
+            threading.get_ident() != self._thread
+            or torch_private.in_backward()
+            or torch_private.is_capturing()
+        ):
+            return call_from(caller, function, args, kwargs)
+        name = getattr(function, "__name__", "")
+        name = "real" if name == "__get__" else name
+        for known in map(self._output, () if name in TELLS else tensors_of((args, kwargs))):
+            if known is not None:
+                known.uses += 1
+                self._uses[known.place] = max(self._uses[known.place], known.uses)
+        frame = user_frame(2)
+        if frame is None or not (name in WAYS or name in FOLLOWED):
+            return call_from(caller, function, args, kwargs)
+        call, place = Call(function, name, args, kwargs), (name, frame.f_code, frame.f_lasti)
+        self._calls += 1
+        mark = f"{_MARK}{self._calls}"
+        if self._tries:
+            if self._is_worth(place):
+                torch_private.record_operators(False)
+                try:
+                    self._try(call, place, frame, mark)
+                finally:
+                    torch_private.record_operators(True)
+            with record_function(mark):
+                out = call_from(caller, function, args, kwargs)
+            self._keep(out, _Output(lambda: None, 0, call, place, mark, 0))
+            return out
+        before_ns = sum(each.ns for each in map(self._output, call.tensors()) if each is not None)
+        torch_private.wait_for_device()
+        since_ns = perf_counter_ns()
+        out = call_from(caller, function, args, kwargs)
+        torch_private.wait_for_device()
+        ns = perf_counter_ns() - since_ns
+        self._spent_ns[place] += ns + before_ns
+        self._keep(out, _Output(lambda: None, 0, call, place, mark, ns))
+        return out
+
+    def _try(self, call: Call, place: _Place, frame: FrameType, mark: str) -> None:
+        sizes = tuple((each.shape, each.stride(), each.dtype) for each in call.tensors())
+        for way in WAYS.get(call.name, ()):
+            tried = self._tried.get((way, place))
+            if tried is not None and sizes in tried.shapes and not way.follows:
+                tried.calls += 1
+                tried.marks.add(mark)
+                continue
+            if (instead := self._instead(way, call)) is None:
+                continue
+            if tried is None:
+                site = SourceSite(
+                    file=frame.f_code.co_filename, line=line_of(frame), function=frame.f_code.co_name
+                )
+                tried = self._tried[way, place] = _Tried(site)
+            if sizes not in tried.shapes and len(tried.shapes) < _SHAPES:
+                self._time(instead, tried)
+                tried.shapes.add(sizes)
+            tried.calls += 1
+            tried.marks |= {
+                mark,
+                *(before.mark for before in self._outputs.values() if before.call in instead.after),
+            }
+
+    def _instead(self, way: Way, call: Call) -> Instead | None:
+        try:
+            return way.instead(call, self._maker)
+        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError):
+            return None  # given in another form than ways know
+
+    def _time(self, instead: Instead, tried: _Tried) -> None:
+        since_ns = perf_counter_ns()
+        if self._trying_ns < _LONGEST_NS and (took := timed(instead)) is not None:
+            tried.own_ns += took.own_ns
+            tried.other_ns += took.other_ns
+        self._trying_ns += perf_counter_ns() - since_ns
+
+    def _maker(self, value: Any) -> Call | None:
+        known = self._output(value)
+        return known.call if known is not None and self._uses[known.place] <= 1 else None
+
+    def _output(self, value: Any) -> _Output | None:
+        known = self._outputs.get(id(value))
+        if known is None or (made := known.of()) is None or made is not value:
+            return None
+        return known if known.version == made._version else None
+
+    def _keep(self, out: Any, output: _Output) -> None:
+        if output.call.name not in FOLLOWED:
+            return
+        for each in tensors_of(out):
+            if not each.is_inference():
+                forget = functools.partial(self._forget, id(each))
+                self._outputs[id(each)] = replace(output, of=weakref.ref(each, forget), version=each._version)
+
+    def _forget(self, key: int, _: object) -> None:
+        self._outputs.pop(key, None)

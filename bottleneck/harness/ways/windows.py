@@ -1,0 +1,209 @@
+"""Ways of windows over a signal: convolutions, pooling, Fourier transforms.
+
+In: calls. Out: what gives the same by another algorithm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from .way import Call, Instead, Made, Way, in_place_of, is_plain, is_real, same
+
+
+class RealTransform(Way):
+    """The transform of real numbers has each value twice: half of them are enough."""
+
+    callee = "way:real-fft"
+    shown = "a transform of real numbers"
+    functions = ("fft_fft", "fft_fft2")
+    stands_in = False
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        x, half = call.given(0, "input"), torch.fft.rfft if call.name == "fft_fft" else torch.fft.rfft2
+        if not is_real(x):
+            return None
+        return in_place_of(call, lambda x: half(x, *call.args[1:], **call.kwargs), alike=_half)
+
+
+def _half(own: torch.Tensor, other: torch.Tensor) -> bool:
+    return same(own[tuple(map(slice, other.shape))], other)
+
+
+class RealPart(Way):
+    """An inverse transform of which the real part is read is made for real numbers."""
+
+    callee = "way:real-fft"
+    shown = "the real part of a transform"
+    functions = ("real",)
+    follows = ("fft_ifft",)
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        inverse = made(call.args[0])
+        if inverse is None or len(inverse.args) > 1 or inverse.kwargs.keys() - {"dim"}:
+            return None
+        x, axis = inverse.args[0], inverse.kwargs.get("dim", -1)
+        if not is_plain(x) or not x.is_complex():
+            return None
+        length = x.shape[axis]
+        return Instead(
+            (x,),
+            lambda x: inverse.on(x).real,
+            (lambda x: torch.fft.irfft(x.narrow(axis, 0, length // 2 + 1), length, axis),),
+            (inverse,),
+        )
+
+
+class OtherConvolution(Way):
+    """A convolution by Fourier transforms, by a matrix product, over fewer axes, or without groups."""
+
+    callee = "way:convolution"
+    shown = "a convolution"
+    functions = ("conv1d", "conv2d", "conv3d")
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        x, weight, bias = call.given(0, "input"), call.given(1, "weight"), call.given(2, "bias")
+        rank = int(call.name[4])
+        if not is_real(x, weight, *([] if bias is None else [bias])) or x.dim() != rank + 2:
+            return None
+        step, pad, spread = (
+            _for_each(call.given(place, name, default), rank)
+            for place, name, default in ((3, "stride", 1), (4, "padding", 0), (5, "dilation", 1))
+        )
+        groups, kernel = call.given(6, "groups", 1), weight.shape[2:]
+        if step is None or pad is None or spread is None:
+            return None
+        others: list[Callable[..., Any]] = []
+        plain = set(step) == {1} and set(spread) == {1}
+        if plain and max(kernel) >= _LONG and x.dtype in (torch.float32, torch.float64):
+            others.append(lambda x, w, b=None: _by_transform(x, w, b, pad, groups))
+        if plain and set(kernel) == {1} and groups == 1 and set(pad) == {0}:
+            others.append(_by_product)
+        apart = tuple(step) == tuple(kernel) and set(pad) == {0} and set(spread) == {1} and groups == 1
+        if apart and all(n % k == 0 for n, k in zip(x.shape[2:], kernel, strict=True)):
+            others.append(_patches)
+        if groups > 1:
+            function = call.function
+            others.append(
+                lambda x, w, b=None: function(x, _dense(w, groups), b, tuple(step), tuple(pad), tuple(spread))
+            )
+        return in_place_of(call, *others) if others else None
+
+
+_LONG = 16
+"""A kernel shorter than this is never faster by transforms."""
+
+
+def _for_each(value: Any, rank: int) -> list[int] | None:
+    if isinstance(value, int):
+        return [value] * rank
+    if isinstance(value, (list, tuple)) and all(isinstance(each, int) for each in value):
+        return list(value) * (rank if len(value) == 1 else 1)
+    return None
+
+
+def _by_transform(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, pad: list[int], groups: int
+) -> torch.Tensor:
+    axes = tuple(range(2, x.dim()))
+    length = [n + 2 * p for n, p in zip(x.shape[2:], pad, strict=True)]
+    padded = functional.pad(x, [each for p in reversed(pad) for each in (p, p)])
+    size = [_fast_length(n) for n in length]
+    there = torch.fft.rfftn(padded, size, axes)
+    over = torch.fft.rfftn(weight, size, axes).conj()
+    if groups == 1:
+        out = torch.einsum("bi...,oi...->bo...", there, over)
+    else:
+        there, over = there.unflatten(1, (groups, -1)), over.unflatten(0, (groups, -1))
+        out = torch.einsum("bgi...,goi...->bgo...", there, over).flatten(1, 2)
+    found = torch.fft.irfftn(out, size, axes)
+    for axis, n, k in zip(axes, length, weight.shape[2:], strict=True):
+        found = found.narrow(axis, 0, n - k + 1)
+    return found if bias is None else found + bias.view(-1, *[1] * len(axes))
+
+
+def _fast_length(n: int) -> int:
+    """Return the next number that has no prime factor but 2, 3 and 5."""
+    while True:
+        left = n
+        for prime in (2, 3, 5):
+            while left % prime == 0:
+                left //= prime
+        if left == 1:
+            return n
+        n += 1
+
+
+def _by_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    return functional.linear(x.movedim(1, -1), weight.flatten(1), bias).movedim(-1, 1)
+
+
+def _patches(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    kernel, rank = weight.shape[2:], x.dim() - 2
+    split = x.reshape(*x.shape[:2], *(n for pair in _split(x.shape[2:], kernel) for n in pair))
+    outer, inner = [2 + 2 * k for k in range(rank)], [3 + 2 * k for k in range(rank)]
+    rows = split.permute(0, *outer, 1, *inner).flatten(1 + rank)
+    return functional.linear(rows, weight.flatten(1), bias).movedim(-1, 1)
+
+
+def _split(sizes: Any, kernel: Any) -> list[tuple[int, int]]:
+    return [(n // k, k) for n, k in zip(sizes, kernel, strict=True)]
+
+
+def _dense(weight: torch.Tensor, groups: int) -> torch.Tensor:
+    """Return weights (out, in / groups, ...) for all inputs: zeros, but for those of the own group."""
+    own = weight.unflatten(0, (groups, -1))
+    eye = torch.eye(groups, dtype=weight.dtype, device=weight.device)
+    full = torch.einsum("goi...,gh->gohi...", own, eye)
+    return full.flatten(2, 3).flatten(0, 1)
+
+
+class MeanOfAll(Way):
+    """Pooling to one number is a mean, and its like."""
+
+    callee = "way:convolution"
+    shown = "pooling"
+    functions = (
+        "adaptive_avg_pool1d",
+        "adaptive_avg_pool2d",
+        "adaptive_avg_pool3d",
+        "avg_pool2d",
+        "interpolate",
+    )
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        x = call.given(0, "input")
+        if not is_real(x) or x.dim() < 3:
+            return None
+        if call.name.startswith("adaptive") and _is_one(call.given(1, "output_size")):
+            axes = tuple(range(x.dim() - int(call.name[-2]), x.dim()))
+            return in_place_of(call, lambda x: x.mean(axes, keepdim=True))
+        times = call.given(2, "scale_factor")
+        nearest = call.name == "interpolate" and call.given(3, "mode", "nearest") == "nearest"
+        if (
+            nearest
+            and isinstance(times, (int, float))
+            and times == int(times)
+            and call.given(1, "size") is None
+        ):
+            return in_place_of(call, lambda x: _repeated(x, int(times)))
+        return None
+
+
+def _is_one(size: Any) -> bool:
+    return size == 1 or (isinstance(size, (list, tuple)) and math.prod(n or 0 for n in size) == 1)
+
+
+def _repeated(x: torch.Tensor, times: int) -> torch.Tensor:
+    rank = x.dim() - 2
+    shape = [n for size in x.shape[2:] for n in (size, times)]
+    wide = x.reshape(*x.shape[:2], *(n for size in x.shape[2:] for n in (size, 1)))
+    return (
+        wide.expand(*x.shape[:2], *shape).reshape(*x.shape[:2], *(n * times for n in x.shape[2:]))
+        if rank
+        else x
+    )
