@@ -72,7 +72,7 @@ UNSEEN29 = (
             "crane_reach.py: half = 0.5 * angle",
             "crane_reach.py: w = torch.cos(half)",
             "crane_reach.py: (torch.sin(half)[:, None] * self.axis).unbind(-1)",
-            "crane_reach.py: rows = torch.stack([",
+            "crane_reach.py: rows = torch.stack(",
             "crane_reach.py: 1 - 2 * (y * y + z * z)",
             "crane_reach.py: 2 * (x * y + z * w)",
             "crane_reach.py: 2 * (x * z - y * w)",
