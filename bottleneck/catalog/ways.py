@@ -21,6 +21,7 @@ def _way(
     *sources: Source,
     may_break: str = "Rounding differs in the last digits.",
     can_try: bool = False,
+    conflicts: tuple[str, ...] = (),
 ) -> Fix:
     return Fix(
         id=fix_id,
@@ -36,6 +37,7 @@ def _way(
         undo="Write the call as it was.",
         verify="The line takes less time in the trace; the loss is the same.",
         can_try=can_try,
+        conflicts=conflicts,
         arithmetic=Arithmetic.REORDERED,
         sources=sources,
     )
@@ -310,5 +312,27 @@ apart = torch.cdist(a, b, compute_mode="use_mm_for_euclid_dist")""",
         docs("generated/torch.cdist.html", "torch.cdist: compute_mode"),
         may_break="Small distances are less exact as a product.",
         can_try=True,
+    ),
+    _way(
+        "FX364",
+        "attention",
+        "Attend with one call",
+        "A product, a softmax and a product write the scores of all pairs to memory, and read them again, in the"
+        " backward once more; in slices or head by head they are many small calls besides."
+        " scaled_dot_product_attention takes queries, keys and values of all heads at once.",
+        """\
+import torch.nn.functional as F
+
+# was: torch.bmm((torch.bmm(q, k.transpose(1, 2)) * scale).softmax(-1), v)
+out = F.scaled_dot_product_attention(q, k, v)""",
+        docs(
+            "generated/torch.nn.functional.scaled_dot_product_attention.html", "scaled_dot_product_attention"
+        ),
+        source(
+            "https://github.com/huggingface/diffusers/issues/4487",
+            "diffusers: attention in slices can be much slower",
+        ),
+        may_break="Sums are taken in another order; attention weights are not returned.",
+        conflicts=("FX306",),
     ),
 )

@@ -24,6 +24,7 @@ from torch.multiprocessing import reductions
 from torch.optim import optimizer
 
 from ..model.flops import OperatorCall
+from ..runs.environment import available_memory
 
 record_function = torch.profiler.record_function
 
@@ -539,6 +540,14 @@ def wait_for_device() -> None:
         if is_capturing():
             raise RuntimeError("a graph is being captured, which waiting would break")
         torch.cuda.synchronize()
+
+
+def free_memory() -> int:
+    """Return how many bytes a tensor may still take where the script computes, before anything is freed."""
+    if device_kind() == "cpu":
+        return available_memory() or 0
+    kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return int(torch.cuda.mem_get_info()[0] + kept)
 
 
 def in_backward() -> bool:

@@ -231,6 +231,8 @@ class LoopTime(_Record, frozen=True, kw_only=True):
 
     site: SourceSite
     """Its first line."""
+    begins: int = 0
+    """The first line of its rounds: what its head calls, to go over the result, runs once. 0: not known."""
     last_line: int
     carried: bool = False
     """Each iteration reads the result of the one before, so they cannot become one operation."""
@@ -238,6 +240,11 @@ class LoopTime(_Record, frozen=True, kw_only=True):
     """Part of the training loop (`SAMPLED`) -> samples in which it ran."""
     of: dict[str, int] = {}
     """Every part that was sampled -> all samples of it."""
+
+    @property
+    def rounds(self) -> tuple[int, int]:
+        """First and last line of what each round runs."""
+        return self.begins or self.site.line, self.last_line
 
 
 class StackFrame(_Record, frozen=True, kw_only=True):

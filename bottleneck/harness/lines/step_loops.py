@@ -27,6 +27,7 @@ Chain: TypeAlias = tuple[tuple[str, int, str], ...]
 _Loop: TypeAlias = ast.For | ast.AsyncFor | ast.While
 _JOINS = (".cat", ".concat", ".concatenate", ".hstack", ".vstack")
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_YIELDS = (ast.Yield, ast.YieldFrom)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 LOOPS_KEPT = 6
 
@@ -36,6 +37,8 @@ class _Found:
     """One loop of a file."""
 
     first: int
+    begins: int
+    """The first line that each round runs."""
     last: int
     carried: bool
     """A round reads what the round before it made."""
@@ -70,6 +73,7 @@ def find_loops(
     out = [
         LoopTime(
             site=SourceSite(file=file, line=first, function=known[file, first][1]),
+            begins=known[file, first][0].begins,
             last_line=known[file, first][0].last,
             carried=known[file, first][0].carried,
             seen=parts,
@@ -90,7 +94,7 @@ def _outermost(
         for scope in files[file]:
             # Outer loops come before the loops inside them.
             for loop in scope:
-                if not loop.first <= line <= loop.last or loop.form:
+                if not loop.begins <= line <= loop.last or loop.form:
                     continue
                 if not any(name == file and loop.first <= at <= loop.last for name, at in updates):
                     return frame, loop
@@ -122,27 +126,44 @@ def tree_of(file: str) -> ast.Module:
 def _scopes(file: str) -> list[list[_Found]]:
     """Return the loops of a file, by function; nothing where its source is not to be had."""
     scopes: list[list[_Found]] = [[]]
-    _collect(tree_of(file), scopes[0], scopes)
+    tree = tree_of(file)
+    generators = {
+        each.name
+        for each in ast.walk(tree)
+        if isinstance(each, ast.FunctionDef) and any(isinstance(n, _YIELDS) for n in ast.walk(each))
+    }
+    _collect(tree, scopes[0], scopes, generators)
     return [scope for scope in scopes if scope]
 
 
 _known_scopes = lru_cache(maxsize=64)(_scopes)
 
 
-def _collect(node: ast.AST, own: list[_Found], scopes: list[list[_Found]]) -> None:
+def _collect(node: ast.AST, own: list[_Found], scopes: list[list[_Found]], generators: set[str]) -> None:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _SCOPES):
             scopes.append([])
-            _collect(child, scopes[-1], scopes)
+            _collect(child, scopes[-1], scopes, generators)
             continue
         if isinstance(child, (ast.For, ast.AsyncFor, ast.While)):
-            own.append(_read_loop(child))
+            own.append(_read_loop(child, generators))
         elif isinstance(child, _COMPREHENSIONS):
-            own.append(_Found(child.lineno, child.end_lineno or child.lineno, carried=False, form=False))
-        _collect(child, own, scopes)
+            first, last = child.lineno, child.end_lineno or child.lineno
+            own.append(_Found(first, first, last, carried=False, form=False))
+        _collect(child, own, scopes, generators)
 
 
-def _read_loop(loop: _Loop) -> _Found:
+def _begins(loop: _Loop, generators: set[str]) -> int:
+    """Return the first line of the rounds; a generator's head runs in each of them."""
+    if isinstance(loop, ast.While):
+        return loop.lineno
+    called = {ast.unparse(each.func) for each in ast.walk(loop.iter) if isinstance(each, ast.Call)}
+    if any(name.rpartition(".")[2] in generators for name in called):
+        return loop.lineno
+    return max(loop.lineno, min(loop.body[0].lineno, (loop.iter.end_lineno or loop.lineno) + 1))
+
+
+def _read_loop(loop: _Loop, generators: set[str]) -> _Found:
     reader = _Reader()
     for statement in loop.body:
         reader.statement(statement)
@@ -152,7 +173,8 @@ def _read_loop(loop: _Loop) -> _Found:
         target = {name for name, _ in _names(loop.target)}
         form = carried and any(_calls(node, target) for node in _inside(loop.body))
         form = form or ast.unparse(loop.iter).endswith(".param_groups")
-    return _Found(loop.lineno, loop.end_lineno or loop.lineno, carried=carried, form=form)
+    last = loop.end_lineno or loop.lineno
+    return _Found(loop.lineno, _begins(loop, generators), last, carried=carried, form=form)
 
 
 def _inside(body: list[ast.stmt]) -> Iterator[ast.AST]:

@@ -62,7 +62,9 @@ class Multiplied(Way):
     def instead(self, call: Call, made: Made) -> Instead | None:
         summed, dims = call.given(0, "input"), call.given(1, "dim")
         product = made(summed)
-        if product is None or len(product.tensors()) != 2 or dims is None or "dtype" in call.kwargs:
+        if product is None or product.name not in self.follows or len(product.tensors()) != 2:
+            return None
+        if dims is None or call.kwargs.get("dtype") is not None:
             return None
         a, b = product.tensors()
         axes = (dims,) if isinstance(dims, int) else tuple(dims)
@@ -222,6 +224,37 @@ def _one_hot(x: torch.Tensor) -> bool:
     return ones == x.numel() // x.shape[-1] and ones == int((x != 0).sum()) and bool((x.sum(-1) == 1).all())
 
 
+class RowsAdded(Way):
+    """A product with a matrix that numbers were scattered into adds the rows up that they belong to."""
+
+    callee = "way:one-hot"
+    shown = "a product with nearly empty rows"
+    functions = ("matmul", "mm")
+    follows = ("scatter", "scatter_")
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        left, right = _factors(call)
+        scattered = made(left) if is_real(left, right) and left.dim() == right.dim() == 2 else None
+        if (
+            scattered is None
+            or scattered.name not in self.follows
+            or scattered.kwargs
+            or len(scattered.args) != 4
+        ):
+            return None
+        _, axis, index, values = scattered.args
+        if axis not in (1, -1) or not is_real(values) or int(left.count_nonzero()) > index.numel():
+            return None
+
+        def own(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+            return torch.zeros_like(left).scatter(1, index, values) @ rows
+
+        def other(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+            return functional.embedding_bag(index, rows, per_sample_weights=values, mode="sum")
+
+        return Instead((values, right), own, (other,), (scattered,))
+
+
 class IntegersAsFloats(Way):
     """Matrices of integers are multiplied as floats where that is exact."""
 
@@ -320,12 +353,14 @@ class OtherDistances(Way):
 
     def instead(self, call: Call, made: Made) -> Instead | None:
         x, y = call.given(0, "x1"), call.given(1, "x2")
-        if not is_real(x, y) or len(call.args) + len(call.kwargs) > 2:
+        chosen = call.kwargs.get("compute_mode", _BY_ITSELF) == _BY_ITSELF
+        if not is_real(x, y) or not chosen or call.given(2, "p", 2.0) != 2:
             return None
         by_product = max(x.shape[-2], y.shape[-2]) > _PRODUCT_FROM
         mode = "donot_use_mm_for_euclid_dist" if by_product else "use_mm_for_euclid_dist"
         return in_place_of(call, functools.partial(torch.cdist, compute_mode=mode))
 
 
+_BY_ITSELF = "use_mm_for_euclid_dist_if_necessary"
 _PRODUCT_FROM = 25
 """Rows beyond which torch multiplies by itself (torch.cdist: use_mm_for_euclid_dist_if_necessary)."""

@@ -174,7 +174,12 @@ class PositiveDefinite(_OfMatrices):
             return None
         if bool(torch.linalg.cholesky_ex(x.detach()).info.any()):
             return None
-        return in_place_of(call, _BY_CHOLESKY[call.name])
+        return in_place_of(call, _BY_CHOLESKY[call.name], alike=_values)
+
+
+def _values(own: Any, other: Any) -> bool:
+    """Compare values alone: the gradient of a symmetric matrix may be that of its lower half."""
+    return same(own, other)
 
 
 def _log_det(x: torch.Tensor) -> torch.Tensor:

@@ -42,6 +42,8 @@ def timed(instead: Instead) -> Timed | None:
         own = _Runs(instead.own, leaves)
         ways = {k: _Runs(other, leaves) for k, other in enumerate(instead.others) if own.worked}
         ways = {k: way for k, way in ways.items() if way.worked and _agree(instead, own, way)}
+        if not ways:
+            return None
         begun_ns = perf_counter_ns()
         for turn in range(_TURNS):
             if turn > 1 and perf_counter_ns() - begun_ns > _ENOUGH_NS:
@@ -83,6 +85,11 @@ def _agree(instead: Instead, own: _Runs, way: _Runs) -> bool:
         return False
 
 
+def _summed(gradient: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+    repeated = [axis for axis, step in enumerate(leaf.stride()) if step == 0]
+    return gradient.sum(repeated) if repeated else gradient
+
+
 class _Runs:
     """One way, run again and again; the first time shows whether it works."""
 
@@ -91,7 +98,7 @@ class _Runs:
         self._wanted = [each for each in leaves if each.requires_grad]
         self._ones: list[torch.Tensor] | None = None
         self.out: Any = None
-        self.gradients: tuple[torch.Tensor | None, ...] = ()
+        self._gradients: tuple[torch.Tensor | None, ...] = ()
         self.took_ns: list[int] = []
         try:
             self.run()
@@ -99,6 +106,14 @@ class _Runs:
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
             self.worked = False  # for these arguments
         self.took_ns.clear()
+
+    @property
+    def gradients(self) -> list[torch.Tensor | None]:
+        """Of what is repeated, as of the one that is."""
+        return [
+            gradient if gradient is None else _summed(gradient, leaf)
+            for gradient, leaf in zip(self._gradients, self._wanted, strict=False)
+        ]
 
     def run(self) -> None:
         torch_private.wait_for_device()
@@ -108,7 +123,7 @@ class _Runs:
         if graded:
             if self._ones is None:
                 self._ones = [torch.ones_like(each) for each in graded]
-            self.gradients = torch.autograd.grad(graded, self._wanted, self._ones, allow_unused=True)
+            self._gradients = torch.autograd.grad(graded, self._wanted, self._ones, allow_unused=True)
         torch_private.wait_for_device()
         self.took_ns.append(perf_counter_ns() - since_ns)
         self.out = out

@@ -24,16 +24,18 @@ from ...model.run import CostlyCalls, SourceSite
 from .. import torch_private
 from ..lines.functions import TELLS, Functions, call_from, tensors_of
 from ..lines.sites import line_of, user_frame
-from . import algebra, elements, factors, windows
+from . import algebra, attention, elements, factors, windows
 from .timing import timed
 from .way import FOLLOWED, WAYS, Call, Instead, Way
 
-__all__ = ["WAYS", "WayWatch", "algebra", "elements", "factors", "windows"]
+__all__ = ["WAYS", "WayWatch", "algebra", "attention", "elements", "factors", "windows"]
 
 _WORTH = 0.02
 """Of the step, what a call must take to be tried; as with causes."""
 _LONGEST_NS = 6_000_000_000
 """Of trying; what comes later is not tried."""
+_KEPT = 24
+"""Calls whose results may be the begin of a chain."""
 _SHAPES = 3
 """Of calls at one place, those whose arguments have other sizes are tried apart."""
 _MARK = "bottleneck.call "
@@ -81,7 +83,7 @@ class WayWatch:
         self._mode = Functions(self._see)
         self._on = self._tries = False
         self._thread = self._step = self._calls = 0
-        self._begun_ns = self._step_ns = self._trying_ns = 0
+        self._begun_ns = self._step_ns = self._trying_ns = self._room = 0
         self._spent_ns: Counter[_Place] = Counter()
         self._uses: defaultdict[_Place, int] = defaultdict(int)
         """Of what a call makes, in how many others at most."""
@@ -94,6 +96,7 @@ class WayWatch:
             return False
         self._tries, self._thread, self._calls = tries, threading.get_ident(), 0
         self._on = torch_private.enter_first(self._mode)
+        self._room = torch_private.free_memory() // 4
         self._begun_ns = perf_counter_ns()
         return self._on
 
@@ -233,6 +236,12 @@ class WayWatch:
             if not each.is_inference():
                 forget = functools.partial(self._forget, id(each))
                 self._outputs[id(each)] = replace(output, of=weakref.ref(each, forget), version=each._version)
+        # What is kept to be called again may be what the script lets go of.
+        while self._outputs and (len(self._outputs) > _KEPT or self._held() > self._room):
+            del self._outputs[next(iter(self._outputs))]
+
+    def _held(self) -> int:
+        return sum(each.nbytes for output in self._outputs.values() for each in output.call.tensors())
 
     def _forget(self, key: int, _: object) -> None:
         self._outputs.pop(key, None)

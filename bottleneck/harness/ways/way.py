@@ -76,7 +76,7 @@ def _close(own: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _precision(x: torch.Tensor) -> float:
     """Return the step between numbers near one; on a GPU products of float32 may be made in TF32."""
-    known = torch.finfo(x.dtype).eps
+    known = float(torch.finfo(x.dtype).eps)
     return max(known, _TF32) if x.device.type == "cuda" and x.dtype is torch.float32 else known
 
 

@@ -44,7 +44,9 @@ class RealPart(Way):
 
     def instead(self, call: Call, made: Made) -> Instead | None:
         inverse = made(call.args[0])
-        if inverse is None or len(inverse.args) > 1 or inverse.kwargs.keys() - {"dim"}:
+        if inverse is None or inverse.name not in self.follows or len(inverse.args) > 1:
+            return None
+        if inverse.kwargs.keys() - {"dim"}:
             return None
         x, axis = inverse.args[0], inverse.kwargs.get("dim", -1)
         if not is_plain(x) or not x.is_complex():

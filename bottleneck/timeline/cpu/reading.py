@@ -502,7 +502,7 @@ def _loop(division: Division, facts: Facts, *, in_loss: float | None) -> LoopPri
     )
     if found is None or facts.tree is None:
         return found
-    inside = facts.tree.within(found.loop.site.file, found.loop.site.line, found.loop.last_line)
+    inside = facts.tree.within(found.loop.site.file, *found.loop.rounds)
     spent = time_of(facts.tree, inside, in_loss=in_loss)
     # Work of the loop's own stays, as in `dearest_loop`.
     spent_ms = sum(min(ms, division.sum_ms(*dispatch, phase=phase)) for phase, ms in spent.items())

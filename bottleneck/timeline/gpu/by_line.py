@@ -43,8 +43,8 @@ class Asked:
 
     def events_of(self, program: Program, loop: LoopTime) -> NDArray[np.bool_]:
         """Return the events that the lines of a loop ask for, (n,)."""
-        site, last, graph = loop.site, loop.last_line, self.graph
-        inside = [each.file == site.file and site.line <= each.line <= last for each in graph.sites]
+        (first, last), graph = loop.rounds, self.graph
+        inside = [each.file == loop.site.file and first <= each.line <= last for each in graph.sites]
         chains = [any(inside[line] for line in chain) for chain in graph.chains]
         of_node = [chains[chain] for chain in graph.chain] or [
             line >= 0 and inside[line] for line in graph.line

@@ -138,11 +138,7 @@ class Facts:
         loops, tree = self.run.loops if self.run is not None else (), self.tree
         if tree is None:
             return loops
-        return [
-            loop
-            for loop in loops
-            if not tree.within(loop.site.file, loop.site.line, loop.last_line).is_mostly("extra")
-        ]
+        return [loop for loop in loops if not tree.within(loop.site.file, *loop.rounds).is_mostly("extra")]
 
     def updates_one_by_one(self, launches: float) -> bool:
         """Return whether optimizers that are not torch's update their parameters one after the other.

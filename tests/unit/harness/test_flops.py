@@ -72,6 +72,55 @@ def test_steps_that_differ_are_counted_on_and_the_mean_is_kept(
     assert not torch_private.profiler_running()
 
 
+def parts(x: torch.Tensor) -> None:
+    sum(x[:, t].exp() for t in range(6)).sum().backward()  # type: ignore[union-attr]
+
+
+def test_what_telling_values_apart_computes_is_none_of_the_steps(
+    nothing_compiled: None, tmp_path: Path
+) -> None:
+    flops, store = FlopStep(), Store(tmp_path / "run")
+    assert flops.begin(store)
+    for step in range(3):
+        parts(torch.randn(4, 6, requires_grad=True))
+        if not flops.cut(store, step=step, most=3):
+            break
+    found = store.run.flops
+    assert found is not None
+    assert [(call.callee, call.of, len(call.places)) for call in found.costly] == [("torch.select", 6, 6)]
+
+
+def test_behind_the_counted_steps_come_two_for_other_ways(nothing_compiled: None, tmp_path: Path) -> None:
+    flops, store = FlopStep(), Store(tmp_path / "run")
+    a, b = (torch.randn(300, 64, requires_grad=True) for _ in range(2))
+    assert flops.begin(store)
+    for step in range(9):
+        (a[:, None] * b).sum(-1).square().mean().backward()
+        if not flops.cut(store, step=step, most=2, tries=True):
+            break
+    found = store.run.flops
+    assert found is not None
+    assert (step, found.steps) == (3, 2)
+    assert {call.callee for call in found.costly} == {"way:sum-of-products"}
+    assert not torch_private.profiler_running()
+
+
+def test_a_script_that_ends_while_ways_are_tried_keeps_what_was_counted(
+    nothing_compiled: None, tmp_path: Path
+) -> None:
+    flops, store = FlopStep(), Store(tmp_path / "run")
+    a, b = (torch.randn(300, 64, requires_grad=True) for _ in range(2))
+    assert flops.begin(store)
+    for step in range(3):
+        (a[:, None] * b).sum(-1).square().mean().backward()
+        assert flops.cut(store, step=step, most=2, tries=True)
+    flops.abandon(store, reason="the script ended")
+    assert store.run.flops is not None
+    assert store.run.artefacts["flops"].status == "ok"
+    assert not torch_private.profiler_running()
+    assert not torch_private.function_modes()
+
+
 def test_a_script_that_ends_while_steps_are_counted_keeps_what_was_counted(tmp_path: Path) -> None:
     layer, flops, store = torch.nn.Linear(16, 24), FlopStep(), Store(tmp_path / "run")
     assert flops.begin(store)

@@ -270,3 +270,44 @@ def test_in_an_optimizer_of_the_scripts_own_the_groups_are_no_loop(text: str, ex
     found = find_loops({("sampled update", chain): 7}, updates=[(train, _line(train, "optimizer.step"))])
     assert [loop.site.line for loop in found] == [_line(own, line) for line in expected]
     assert all(loop.seen == {"sampled update": 7} for loop in found)
+
+
+HEADS = """\
+def whole(self, angles):
+    for rotation in self.rotations(angles):
+        place = place + rotation
+
+def by_rounds(self, angles):
+    for rotation in self.windows(angles):
+        place = place + rotation
+
+def rotations(self, angles):
+    return [joint(angles) for joint in self.joints]
+
+def windows(self, angles):
+    for joint in self.joints:
+        yield joint(angles)
+"""
+
+
+@pytest.mark.parametrize(
+    ("head", "called", "expected"),
+    [
+        # What is gone over is made once, by a loop of its own.
+        ("in self.rotations", "return [joint", [("return [joint", False)]),
+        # A generator runs in each round.
+        ("in self.windows", "yield joint", [("in self.windows", True)]),
+    ],
+)
+def test_what_the_head_of_a_loop_calls_is_no_part_of_its_rounds(
+    head: str, called: str, expected: list[tuple[str, bool]]
+) -> None:
+    name = _source("arm.py", HEADS)
+    found = _loops(_chain((name, head), (name, called)), update=(name, "def whole"))
+    assert found == [(_line(name, text), carried) for text, carried in expected]
+
+
+def test_a_loop_on_one_line_has_its_rounds_there() -> None:
+    name = _source("flat.py", "for x in made(): x.backward()\n")
+    (loop,) = find_loops({("sampled forward", _chain((name, "for x"))): 7}, updates=[])
+    assert loop.rounds == (1, 1)

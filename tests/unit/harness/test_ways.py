@@ -1,0 +1,373 @@
+"""Other ways to what a call computes: the same values and gradients, found where they are faster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import profiler
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from torch_bottleneck.harness.lines.functions import Functions
+from torch_bottleneck.harness.ways import timing
+from torch_bottleneck.harness.ways.timing import stands_in, timed
+from torch_bottleneck.harness.ways.watch import WAYS, WayWatch
+from torch_bottleneck.harness.ways.way import Call, Instead, same, tensors_of
+
+
+class Calls(TorchFunctionMode):
+    """Notes each call, and which of them has made a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[Call] = []
+        self.outputs: list[tuple[torch.Tensor, Call]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        call = Call(func, "real" if name == "__get__" else name, args, kwargs or {})
+        self.all.append(call)
+        self.outputs += [(each, call) for each in tensors_of(out)]
+        return out
+
+    def made(self, value: Any) -> Call | None:
+        return next((call for out, call in self.outputs if out is value), None)
+
+
+def found(function: Callable[[], Any], callee: str) -> Instead:
+    """Return the other way for the last call that has one of this name."""
+    with Calls() as calls:
+        function()
+    for call in reversed(calls.all):
+        for way in WAYS.get(call.name, ()):
+            if way.callee == callee and (instead := way.instead(call, calls.made)) is not None:
+                return instead
+    raise AssertionError(f"no way {callee} of {[call.name for call in calls.all]}")
+
+
+def leaf(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+def spd(*shape: int) -> torch.Tensor:
+    x = torch.randn(*shape, dtype=torch.float64)
+    return (x @ x.mT + shape[-1] * torch.eye(shape[-1])).requires_grad_()
+
+
+def square() -> torch.Tensor:
+    return (torch.randn(5, 3, 3, dtype=torch.float64) + 4 * torch.eye(3)).requires_grad_()
+
+
+def skew() -> torch.Tensor:
+    x = torch.randn(4, 3, 3, dtype=torch.float64)
+    return x - x.mT
+
+
+def attended(scores: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], rank: int) -> torch.Tensor:
+    q, k, v = (leaf(*((2, 3, 6, 8)[4 - rank :])) for _ in range(3))
+    return scores(q, k.transpose(-1, -2)).softmax(dim=-1) @ v
+
+
+COUNTS = torch.tensor([0.0, 0.0, 3.0, 0.0, 1.0, 0.0] * 30)
+INDEX = torch.randint(0, 4, (7,))
+
+CASES: dict[str, tuple[str, Callable[[], Any]]] = {
+    "solve": ("way:inverse", lambda: torch.linalg.inv(square()) @ leaf(5, 3, 2)),
+    "solve for a vector": ("way:inverse", lambda: square()[0].inverse() @ leaf(3)),
+    "solve from the right": ("way:inverse", lambda: leaf(5, 2, 3) @ torch.linalg.inv(square())),
+    "matrix product": ("way:sum-of-products", lambda: (leaf(5, 1, 8) * leaf(1, 4, 8)).sum(-1)),
+    "a vector": ("way:sum-of-products", lambda: (leaf(5, 3, 8) * leaf(8)).sum(-1, keepdim=True)),
+    "mean of two axes": ("way:sum-of-products", lambda: (leaf(5, 3, 8) * leaf(5, 3, 8)).mean((0, 2))),
+    "expanded": ("way:sum-of-products", lambda: (leaf(5, 1).expand(5, 6) * leaf(5, 6)).sum(1)),
+    "expanded over the sum": ("way:sum-of-products", lambda: (leaf(5, 1).expand(5, 6) * leaf(5, 1)).sum(1)),
+    "from the right": ("way:order-of-products", lambda: leaf(6, 5) @ leaf(5, 4) @ leaf(4, 1)),
+    "from the left": ("way:order-of-products", lambda: leaf(1, 5) @ (leaf(5, 4) @ leaf(4, 6))),
+    "pair by pair": (
+        "way:order-of-products",
+        lambda: torch.einsum("ij,jk,kl->il", leaf(2, 3), leaf(3, 4), leaf(4, 5)),
+    ),
+    "one-hot": ("way:one-hot", lambda: F.one_hot(INDEX, 4).double() @ leaf(4, 3)),
+    "one-hot by linear": ("way:one-hot", lambda: F.linear(F.one_hot(INDEX, 4).double(), leaf(3, 4))),
+    "rows added": (
+        "way:one-hot",
+        lambda: (
+            torch.zeros(2, 9, dtype=torch.float64).scatter(1, torch.tensor([[1, 4], [0, 8]]), leaf(2, 2))
+            @ leaf(9, 3)
+        ),
+    ),
+    "integers": ("torch.matmul", lambda: torch.arange(6).view(2, 3) @ torch.arange(6).view(3, 2)),
+    "dots": ("torch.bmm", lambda: torch.bmm(leaf(5, 1, 8), leaf(5, 8, 1))),
+    "dots by einsum": ("torch.bmm", lambda: torch.einsum("bd,bd->b", leaf(5, 8), leaf(5, 8))),
+    "pairs": ("torch.cosine_similarity", lambda: F.cosine_similarity(leaf(5, 1, 8), leaf(1, 4, 8), dim=-1)),
+    "distances": ("way:distances", lambda: torch.cdist(leaf(5, 8), leaf(4, 8))),
+    "svd": ("way:decomposition", lambda: torch.linalg.svd(leaf(12, 3), full_matrices=False)),
+    "svd with V": ("way:decomposition", lambda: torch.svd(torch.randn(12, 3))),
+    "singular values": ("way:decomposition", lambda: torch.linalg.svdvals(leaf(6, 3))),
+    "largest of them": ("way:decomposition", lambda: torch.linalg.matrix_norm(leaf(2, 6, 3), 2)),
+    "all of them": ("way:decomposition", lambda: torch.linalg.norm(leaf(6, 3), "nuc")),
+    "symmetric": ("way:decomposition", lambda: torch.linalg.eigvals(spd(4, 4))),
+    "pseudo-inverse": ("way:decomposition", lambda: torch.linalg.pinv(leaf(6, 3))),
+    "wide pseudo-inverse": ("way:decomposition", lambda: torch.linalg.pinv(leaf(3, 6))),
+    "cholesky solve": ("way:decomposition", lambda: torch.linalg.solve(spd(2, 4, 4), leaf(2, 4, 3))),
+    "cholesky log det": ("way:decomposition", lambda: torch.logdet(spd(2, 4, 4))),
+    "cholesky inverse": ("way:decomposition", lambda: torch.linalg.inv(spd(2, 4, 4))),
+    "formula inverse": ("way:small-matrices", lambda: torch.linalg.inv(square())),
+    "formula of two": ("way:small-matrices", lambda: torch.linalg.inv(square()[:, :2, :2])),
+    "formula solve": ("way:small-matrices", lambda: torch.linalg.solve(square(), leaf(5, 3))),
+    "formula det": ("way:small-matrices", lambda: torch.linalg.det(square())),
+    "rotation": ("way:small-matrices", lambda: torch.linalg.matrix_exp(skew())),
+    "mostly equal": ("way:once-per-value", lambda: torch.lgamma(COUNTS + 0.5)),
+    "expanded function": ("way:once-per-value", lambda: leaf(5, 1).expand(5, 6).exp()),
+    "a power": ("way:once-per-value", lambda: leaf(5, 6).pow(5)),
+    "first of a sort": ("way:sort", lambda: leaf(3, 9).sort(-1, descending=True)[0][:, :2]),
+    "last of a sort": ("way:sort", lambda: leaf(9).sort().values[-2:]),
+    "largest of a sort": ("way:sort", lambda: leaf(3, 9).sort(descending=True).values[:, 0]),
+    "places of a sort": ("way:sort", lambda: leaf(9).argsort()[:3]),
+    "argmax": ("torch.argmax", lambda: leaf(3, 4).argmax(0)),
+    "quantile": ("torch.quantile", lambda: leaf(3, 9).quantile(0.3, dim=1, keepdim=True)),
+    "unique rows": ("torch.unique", lambda: torch.randint(0, 3, (20, 2)).unique(dim=0)),
+    "rows by index": ("way:whole-rows", lambda: leaf(4, 3).gather(0, INDEX[:, None].expand(7, 3))),
+    "rows summed": (
+        "way:whole-rows",
+        lambda: leaf(4, 3).scatter_add(0, INDEX[:, None].expand(7, 3), leaf(7, 3)),
+    ),
+    "side by side": ("way:layout", lambda: leaf(4, 3).t().softmax(-1)),
+    "along the last axis": ("way:layout", lambda: leaf(4, 3).cumsum(0)),
+    "sorted along the last axis": ("way:layout", lambda: leaf(4, 3).sort(dim=0)),
+    "running maximum": ("way:layout", lambda: leaf(4, 3).cummax(0)),
+    "in float32": ("way:type", lambda: torch.randn(4, 3).bfloat16().softmax(-1)),
+    "in 32 bits": ("way:type", lambda: torch.arange(9).remainder(4)),
+    "half a transform": ("way:real-fft", lambda: torch.fft.fft(leaf(3, 9), dim=0)),
+    "real part": ("way:real-fft", lambda: torch.fft.ifft(torch.fft.fft(leaf(3, 8))).real),
+    "by transforms": (
+        "way:convolution",
+        lambda: F.conv1d(leaf(2, 3, 40), leaf(4, 3, 17), leaf(4), padding=8),
+    ),
+    "by transforms of groups": (
+        "way:convolution",
+        lambda: F.conv1d(leaf(2, 4, 40), leaf(4, 2, 17), groups=2),
+    ),
+    "by a product": ("way:convolution", lambda: F.conv2d(leaf(2, 3, 5, 5), leaf(4, 3, 1, 1), leaf(4))),
+    "by patches": (
+        "way:convolution",
+        lambda: F.conv2d(leaf(2, 3, 6, 6), leaf(4, 3, 3, 3), leaf(4), stride=3),
+    ),
+    "without groups": ("way:convolution", lambda: F.conv2d(leaf(2, 4, 5, 5), leaf(6, 2, 3, 3), groups=2)),
+    "pooled to one": ("way:convolution", lambda: F.adaptive_avg_pool2d(leaf(2, 3, 5, 5), 1)),
+    "nearest": ("way:convolution", lambda: F.interpolate(leaf(2, 3, 5, 5), scale_factor=2)),
+    "attention": ("way:attention", lambda: attended(lambda q, k: q @ k / 8**0.5, 4)),
+    "attention of batches": (
+        "way:attention",
+        lambda: attended(
+            lambda q, k: torch.baddbmm(torch.empty(3, 6, 6, dtype=q.dtype), q, k, beta=0, alpha=0.3), 3
+        ),
+    ),
+    "attention with a mask": (
+        "way:attention",
+        lambda: attended(lambda q, k: (q @ k).mul(0.3).masked_fill(torch.eye(6).bool(), -math.inf), 4),
+    ),
+    "attention with a bias": (
+        "way:attention",
+        lambda: attended(lambda q, k: q @ k * 0.3 + torch.eye(6, dtype=q.dtype), 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_another_way_gives_the_same_values_and_gradients(case: str) -> None:
+    torch.manual_seed(1)
+    callee, function = CASES[case]
+    instead = found(function, callee)
+    leaves = tuple(each.detach().requires_grad_(each.requires_grad) for each in instead.inputs)
+    own = timing._Runs(instead.own, leaves)
+    assert own.worked
+    for k, other in enumerate(instead.others):
+        way = timing._Runs(other, leaves)
+        assert way.worked, k
+        assert timing._agree(instead, own, way), k
+
+
+NONE: dict[str, Callable[[], Any]] = {
+    "the inverse alone": lambda: torch.linalg.inv(square().expand(5, 3, 3)[:, :3, :3] + 0 * leaf(3, 3)),
+    "a sum of a sum": lambda: (leaf(3, 4) + leaf(3, 4)).sum(-1),
+    "many of a row": lambda: torch.rand(4, 5, dtype=torch.float64) @ leaf(5, 2),
+    "a sort read whole": lambda: leaf(9).sort().values[:],
+    "a sort read by a mask": lambda: leaf(9).sort().values[torch.ones(9, dtype=torch.bool)],
+    "an index of its own for each number": lambda: leaf(4, 3).gather(0, torch.tensor([[0, 1, 2]])),
+    "a short kernel": lambda: F.conv1d(leaf(2, 3, 40), leaf(4, 3, 3)),
+    "a softmax of no product": lambda: leaf(2, 3, 6, 6).softmax(-1) @ leaf(2, 3, 6, 8),
+    "complex numbers": lambda: torch.fft.fft(torch.randn(8, dtype=torch.complex64)),
+    "a mask that is learnt": lambda: attended(lambda q, k: q @ k + leaf(6, 6), 4),
+}
+IN_QUESTION = {
+    "way:inverse", "way:sum-of-products", "way:one-hot", "way:sort", "way:whole-rows", "way:convolution",
+    "way:attention", "way:real-fft",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NONE)
+def test_what_has_no_other_way_is_left_alone(case: str) -> None:
+    with Calls() as calls:
+        NONE[case]()
+    ways = {
+        way.callee
+        for call in calls.all
+        for way in WAYS.get(call.name, ())
+        if way.instead(call, calls.made) is not None
+    }
+    assert not ways & IN_QUESTION
+
+
+def test_a_way_that_is_wrong_or_fails_is_no_way() -> None:
+    x = torch.randn(50, 50)
+
+    def fails(_: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("not here")
+
+    assert timed(Instead((x,), torch.Tensor.exp, (torch.Tensor.expm1,))) is None
+    assert timed(Instead((x,), torch.Tensor.exp, (fails,))) is None
+    assert timed(Instead((x,), fails, (torch.Tensor.exp,))) is None
+
+
+def test_a_program_can_go_on_with_a_result_of_the_same_kind_only() -> None:
+    x = torch.randn(4, 3)
+    instead = Instead((x,), lambda x: x.max(0), (lambda x: tuple(x.max(0)), lambda x: torch.max(x, 0)))
+    assert (stands_in(instead, 0), stands_in(instead, 1)) == (False, True)
+
+
+def test_results_that_differ_by_more_than_rounding_are_not_the_same() -> None:
+    x = torch.randn(100)
+    assert same(x, x * (1 + 1e-6))
+    assert not same(x, x * 1.01)
+    assert not same(x, x[:50])
+    assert not same(x.long(), x.long() + 1)
+    assert same(torch.empty(0), torch.empty(0))
+
+
+# ---------------------------------------------------------------------------------------------- a step
+
+
+@pytest.fixture(name="watch")
+def _watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[WayWatch]:
+    # This file is a program of the user's.
+    watch = WayWatch()
+    yield watch
+    watch.end()
+
+
+A, B = (torch.randn(300, 64, requires_grad=True) for _ in range(2))
+
+
+def step(twice: bool = False) -> torch.Tensor:
+    products = A[:, None] * B
+    loss = products.sum(-1).square().mean()
+    if twice:
+        loss = loss + products.mean()
+    loss.backward()
+    return loss.detach()
+
+
+def tried(watch: WayWatch, run: Callable[[], Any], *, steps: int = 1) -> tuple[list[Any], Any]:
+    """Count a step, and try the next."""
+    assert watch.begin()
+    run()
+    if not watch.end():
+        return [], None
+    with profiler.profile(activities=[profiler.ProfilerActivity.CPU], acc_events=False) as profile:
+        assert watch.begin(tries=True)
+        for _ in range(steps):
+            run()
+        watch.end()
+    return watch.found(profile), profile
+
+
+def test_a_step_tells_where_its_calls_are_made_faster_another_way(watch: WayWatch) -> None:
+    calls, _ = tried(watch, step)
+    assert {(call.operator, call.callee) for call in calls} == {
+        ("aten::mul", "way:sum-of-products"),
+        ("aten::sum", "way:sum-of-products"),
+    }
+    for call in calls:
+        assert call.left is not None
+        assert call.left < 0.5
+        assert call.site is not None
+        assert (Path(call.site.file).name, call.site.function) == ("test_ways.py", "step")
+    # The products are the first of their kind, the operators of what was tried are none of the step's.
+    assert {tuple(call.places) for call in calls} == {(0,)}
+    with profiler.profile(activities=[profiler.ProfilerActivity.CPU], acc_events=False) as alone:
+        step()
+    assert alone.profiler is not None
+    assert alone.profiler.kineto_results is not None
+    names = [event.name() for event in alone.profiler.kineto_results.events()]
+    assert {call.operator: call.of for call in calls} == {
+        name: names.count(name) for name in ("aten::mul", "aten::sum")
+    }
+
+
+def test_what_others_read_too_is_not_written_another_way(watch: WayWatch) -> None:
+    calls, _ = tried(watch, lambda: step(twice=True))
+    assert "way:sum-of-products" not in {call.callee for call in calls}
+
+
+def test_a_step_computes_the_same_while_it_is_looked_at(watch: WayWatch) -> None:
+    def run() -> tuple[torch.Tensor, torch.Tensor]:
+        A.grad = None
+        loss = step()
+        assert A.grad is not None
+        return loss, A.grad + torch.rand(3, 1)[0]
+
+    torch.manual_seed(3)
+    alone = [run() for _ in range(2)]
+    torch.manual_seed(3)
+    looked: list[Any] = []
+    tried(watch, lambda: looked.append(run()))
+    for (loss, gradient), (other_loss, other_gradient) in zip(alone, looked, strict=True):
+        assert torch.equal(loss, other_loss)
+        assert torch.equal(gradient, other_gradient)
+
+
+def test_calls_of_several_sizes_at_one_place_are_tried_apart(watch: WayWatch) -> None:
+    sizes = iter([40, 300] * 2)
+
+    def run() -> None:
+        for _ in range(2):
+            n = next(sizes)
+            (A[:n, None] * B[:n]).sum(-1).mean().backward()
+
+    calls, _ = tried(watch, run)
+    assert {len(call.places) for call in calls if call.callee == "way:sum-of-products"} == {2}
+
+
+def test_little_calls_are_not_tried(watch: WayWatch) -> None:
+    large = torch.randn(700, 700)
+
+    def run() -> None:
+        (large @ large).sum()
+        (A[:2] * B[:2]).sum(-1)
+
+    calls, _ = tried(watch, run)
+    assert "way:sum-of-products" not in {call.callee for call in calls}
+
+
+def test_what_is_kept_for_chains_is_bounded(watch: WayWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch_bottleneck.harness.torch_private.free_memory", lambda: 4 * 4 * 100)
+    assert watch.begin()
+    kept = [torch.ones(10) * k for k in range(50)]
+    assert 0 < len(watch._outputs) <= 10
+    kept.clear()
+    assert not watch._outputs
+    watch.end()
+
+
+def test_the_mode_is_left_where_a_step_fails(watch: WayWatch) -> None:
+    assert watch.begin()
+    with pytest.raises(RuntimeError):
+        torch.ones(2) @ torch.ones(3)
+    watch.end()
+    assert not any(isinstance(mode, Functions) for mode in torch.overrides._get_current_function_mode_stack())
