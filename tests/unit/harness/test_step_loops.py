@@ -275,11 +275,11 @@ def test_in_an_optimizer_of_the_scripts_own_the_groups_are_no_loop(text: str, ex
 HEADS = """\
 def whole(self, angles):
     for rotation in self.rotations(angles):
-        place = place + rotation
+        place = place @ rotation
 
 def by_rounds(self, angles):
     for rotation in self.windows(angles):
-        place = place + rotation
+        place = place @ rotation
 
 def rotations(self, angles):
     return [joint(angles) for joint in self.joints]
