@@ -335,4 +335,33 @@ out = F.scaled_dot_product_attention(q, k, v)""",
         may_break="Sums are taken in another order; attention weights are not returned.",
         conflicts=("FX306",),
     ),
+    _way(
+        "FX365",
+        "mask",
+        "Attend without a mask: causally, or in windows",
+        "A mask that hides later positions, or all but a window, does not spare the work: all scores are"
+        " computed, and a mask keeps flash attention from being used. Say is_causal=True; cut the sequence into"
+        " its windows, as further batches, and attend in each. For other patterns flex_attention skips blocks.",
+        """\
+import torch.nn.functional as F
+
+# was: F.scaled_dot_product_attention(q, k, v, attn_mask=same_window)
+batch, heads, length, width = q.shape
+q, k, v = (
+    x.unflatten(2, (windows, -1)).transpose(1, 2).flatten(0, 1)
+    for x in (q, k, v)
+)
+out = F.scaled_dot_product_attention(q, k, v)
+out = out.unflatten(0, (batch, windows)).transpose(1, 2).flatten(2, 3)""",
+        docs(
+            "generated/torch.nn.functional.scaled_dot_product_attention.html", "scaled_dot_product_attention"
+        ),
+        docs("nn.attention.flex_attention.html", "flex_attention: block masks"),
+        source(
+            "https://github.com/huggingface/transformers/pull/37363",
+            "transformers: windows attend by themselves",
+            "4.30 to 1.88 s",
+        ),
+        may_break="Sums are taken in another order.",
+    ),
 )

@@ -1,6 +1,6 @@
-"""The way of attention: products with a softmax between them are one call.
+"""Ways of attention: products with a softmax between them are one call, and masks need not be read.
 
-In: the calls of a chain. Out: `scaled_dot_product_attention` of the same queries, keys and values.
+In: calls. Out: `scaled_dot_product_attention` of the same queries, keys and values.
 """
 
 from __future__ import annotations
@@ -102,3 +102,64 @@ def _scores(x: Any, made: Made) -> _Scores | None:
 
 _HIDDEN = -math.log(2.0**24) * 64
 """A score this low has no weight."""
+
+
+class MaskSkipped(Way):
+    """A mask that hides what comes later, or other windows, is said in a way that skips what it hides."""
+
+    callee = "way:mask"
+    shown = "attention with a mask"
+    functions = ("scaled_dot_product_attention",)
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        mask, rest = call.given(3, "attn_mask"), call.kwargs.keys() - {"attn_mask", "scale"}
+        q, k, v = call.args[:3] if len(call.args) in (3, 4) else (None, None, None)
+        if not is_real(q, k, v) or not is_plain(mask) or any(call.kwargs[name] for name in rest):
+            return None
+        allowed = _allowed(mask)
+        if allowed is None or q.dim() < 3 or allowed.shape != (q.shape[-2], k.shape[-2]):
+            return None
+        scale = call.kwargs.get("scale")
+        if len(allowed) == k.shape[-2] and bool((allowed == torch.ones_like(allowed).tril()).all()):
+            return Instead((q, k, v), _with(call, mask), (_causal(scale),))
+        width = int(allowed[0].sum())
+        blocks = len(allowed) // max(width, 1)
+        if blocks < 2 or blocks * width != len(allowed) or len(allowed) != k.shape[-2]:
+            return None
+        in_window = torch.arange(len(allowed), device=allowed.device) // width
+        if not bool((allowed == (in_window[:, None] == in_window)).all()):
+            return None
+        return Instead((q, k, v), _with(call, mask), (_in_windows(blocks, scale),))
+
+
+def _allowed(mask: torch.Tensor) -> torch.Tensor | None:
+    """Return the pairs that a mask leaves, (length, length); None where samples differ, or it weighs."""
+    once = mask[tuple(slice(0, 1) if step == 0 else slice(None) for step in mask.stride())]
+    if math.prod(once.shape[:-2]) != 1 or mask.requires_grad:
+        return None
+    once = once.reshape(once.shape[-2:])
+    if once.dtype is torch.bool:
+        return once
+    hidden = once < _HIDDEN
+    return hidden.logical_not() if bool((hidden | (once == 0)).all()) else None
+
+
+def _with(call: Call, mask: torch.Tensor) -> Any:
+    scale = call.kwargs.get("scale")
+    return lambda q, k, v: call.function(q, k, v, attn_mask=mask, scale=scale)
+
+
+def _causal(scale: float | None) -> Any:
+    return lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+
+
+def _in_windows(blocks: int, scale: float | None) -> Any:
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        shape = (*q.shape[:-1], v.shape[-1])
+        # (..., heads, length, width) -> (..., windows, heads, length of one, width)
+        parts = [each.unflatten(-2, (blocks, -1)).transpose(-3, -4) for each in (q, k, v)]
+        q, k, v = (each.reshape(-1, *each.shape[-3:]) for each in parts)
+        out = functional.scaled_dot_product_attention(q, k, v, scale=scale)
+        return out.unflatten(0, (-1, blocks)).transpose(-3, -4).reshape(shape)
+
+    return attend

@@ -74,6 +74,10 @@ def attended(scores: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], rank:
     return scores(q, k.transpose(-1, -2)).softmax(dim=-1) @ v
 
 
+def masked(mask: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(*(leaf(2, 3, 6, 8) for _ in range(3)), attn_mask=mask)
+
+
 COUNTS = torch.tensor([0.0, 0.0, 3.0, 0.0, 1.0, 0.0] * 30)
 INDEX = torch.randint(0, 4, (7,))
 
@@ -172,6 +176,12 @@ CASES: dict[str, tuple[str, Callable[[], Any]]] = {
         "way:attention",
         lambda: attended(lambda q, k: (q @ k).mul(0.3).masked_fill(torch.eye(6).bool(), -math.inf), 4),
     ),
+    "a causal mask": ("way:mask", lambda: masked(torch.ones(6, 6, dtype=torch.bool).tril())),
+    "a causal bias": ("way:mask", lambda: masked(torch.full((6, 6), -math.inf).triu(1).double()[None, None])),
+    "windows": (
+        "way:mask",
+        lambda: masked(torch.block_diag(*[torch.ones(2, 2)] * 3).bool().expand(2, 3, 6, 6)),
+    ),
     "attention with a bias": (
         "way:attention",
         lambda: attended(lambda q, k: q @ k * 0.3 + torch.eye(6, dtype=q.dtype), 4),
@@ -203,11 +213,14 @@ NONE: dict[str, Callable[[], Any]] = {
     "a short kernel": lambda: F.conv1d(leaf(2, 3, 40), leaf(4, 3, 3)),
     "a softmax of no product": lambda: leaf(2, 3, 6, 6).softmax(-1) @ leaf(2, 3, 6, 8),
     "complex numbers": lambda: torch.fft.fft(torch.randn(8, dtype=torch.complex64)),
+    "a mask of padding": lambda: masked(torch.tensor([1, 1, 1, 1, 0, 0]).bool().expand(6, 6)),
+    "a mask for each sample": lambda: masked(torch.eye(6).bool() | (torch.rand(2, 1, 6, 6) > 0.5)),
+    "a bias": lambda: masked(torch.randn(6, 6, dtype=torch.float64)),
     "a mask that is learnt": lambda: attended(lambda q, k: q @ k + leaf(6, 6), 4),
 }
 IN_QUESTION = {
     "way:inverse", "way:sum-of-products", "way:one-hot", "way:sort", "way:whole-rows", "way:convolution",
-    "way:attention", "way:real-fft",
+    "way:attention", "way:mask", "way:real-fft",
 }  # fmt: skip
 
 
