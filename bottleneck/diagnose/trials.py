@@ -171,11 +171,23 @@ def _within_reach(suggestion: Suggestion, look: CompilerLook | None, true_ms: fl
 def with_measured_pair(
     combination: Combination | None, tried: TriedFixes | None, run: Run | None, true_ms: float | None
 ) -> Combination | None:
-    """Return the pair that was measured together in place of the predicted one, if it is worth naming."""
+    """Return the pair that was measured together in place of the predicted one, if it is worth naming.
+
+    It is not where one of the two alone was as fast: the other takes away what it is about.
+    """
     pair = next((row for row in tried.rows if row.beside), None) if tried is not None else None
     if tried is None or pair is None or true_ms is None:
         return combination
     measured = _measured(pair, tried, _dtypes(run), true_ms)
+    both = {pair.fix, pair.beside}
+    if measured.step_ms is not None:
+        alone = (
+            _measured(row, tried, _dtypes(run), true_ms)
+            for row in tried.rows
+            if not row.beside and row.fix in both
+        )
+        if any(each.step_ms is not None and each.step_ms <= measured.step_ms for each in alone):
+            return None if combination is None or set(combination.fixes) == both else combination
     if measured.verdict != "faster" or measured.step_ms is None or measured.loss == "changed":
         return combination
     return Combination(fixes=(pair.fix, pair.beside), predicted_ms=measured.step_ms, measured=measured)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from torch_bottleneck.diagnose.trials import by_measurement
+from torch_bottleneck.diagnose.trials import by_measurement, with_measured_pair
+from torch_bottleneck.model.diagnosis import Combination
 from torch_bottleneck.model.fix import Suggestion
 from torch_bottleneck.model.run import SourceSite
 from torch_bottleneck.model.verify import CompilerLook, TriedFix, TriedFixes
@@ -287,3 +288,26 @@ def test_what_a_real_script_was_promised_and_measured_not_to_get_comes_last() ->
     graphs = suggestions[-1]
     assert graphs.fix == "FX412" and graphs.bound and graphs.helps is False
     assert graphs.measured is not None and graphs.measured.verdict == "slower"
+
+
+@pytest.mark.parametrize(
+    ("alone", "together", "named"),
+    [
+        (1.5, 2.0, True),
+        # The other takes away what it is about.
+        (3.0, 1.8, False),
+    ],
+)
+def test_a_pair_is_named_where_both_are_faster_than_either(
+    alone: float, together: float, named: bool
+) -> None:
+    pair = msgspec.structs.replace(measured("FX359", together), beside="FX303")
+    found = tried(measured("FX359", alone), measured("FX303", 1.2), pair)
+    predicted = Combination(fixes=("FX359", "FX303"), predicted_ms=20.0)
+    shown = with_measured_pair(predicted, found, None, 100.0)
+    assert (shown is not None) == named
+    if shown is not None:
+        assert shown.measured is not None
+        assert shown.predicted_ms == pytest.approx(100.0 / together, rel=0.05)
+    other = Combination(fixes=("FX359", "FX414"), predicted_ms=20.0)
+    assert (with_measured_pair(other, found, None, 100.0) == other) is not named
