@@ -556,6 +556,12 @@ def in_backward() -> bool:
     return ask is not None and int(ask()) != -1
 
 
+def in_transform() -> bool:
+    """Return whether a transform of torch.func runs (vmap, grad), in which tensors stand for others."""
+    peek = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
+    return peek is not None and peek() is not None
+
+
 def is_compiled_module(module: object) -> bool:
     """Return whether a module was given to torch.compile, in place or as a wrapper of it."""
     return type(module).__name__ == "OptimizedModule" or (

@@ -300,7 +300,7 @@ class AnotherLayout(Way):
     functions = (
         *_ALONG, "matmul", "bmm", "mm", "linear", "conv1d", "conv2d", "conv3d", "embedding_bag",
         "searchsorted", "bucketize", "index_select", "gather", "layer_norm", "group_norm",
-        "batch_norm", "cdist", "mul", "add", "div", "interpolate", "grid_sample", "fft_fft",
+        "cdist", "mul", "add", "div", "interpolate", "grid_sample", "fft_fft",
         "fft_rfft", "fft_fft2", "max_pool2d", "avg_pool2d", "cross_entropy",
     )  # fmt: skip
 
@@ -368,7 +368,7 @@ class OtherType(Way):
         *_ALONG, "matmul", "bmm", "mm", "linear", "conv1d", "conv2d", "conv3d", "layer_norm", "mul",
         "add", "div", "remainder", "floor_divide", "bincount", "isin", "einsum", "exp", "log",
         "gelu", "silu", "sigmoid", "tanh", "interpolate", "grid_sample", "where", "histc",
-        "embedding", "index_select", "unique", "searchsorted",
+        "index_select", "unique", "searchsorted",
     )  # fmt: skip
 
     def instead(self, call: Call, made: Made) -> Instead | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import warnings
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
@@ -71,7 +72,9 @@ class _Output:
     call: Call
     place: _Place
     mark: str
-    ns: int
+    ns: int = 0
+    before_ns: int = 0
+    """What the calls before it took that made its arguments."""
     uses: int = 0
     """Calls that it was given to."""
 
@@ -82,6 +85,7 @@ class WayWatch:
     def __init__(self) -> None:
         self._mode = Functions(self._see)
         self._on = self._tries = False
+        self._is_sound = True
         self._thread = self._step = self._calls = 0
         self._begun_ns = self._step_ns = self._trying_ns = self._room = 0
         self._spent_ns: Counter[_Place] = Counter()
@@ -108,7 +112,7 @@ class WayWatch:
         self._outputs.clear()
         if not self._tries:
             self._step_ns = perf_counter_ns() - self._begun_ns
-        return any(map(self._is_worth, self._spent_ns))
+        return self._is_sound and any(map(self._is_worth, self._spent_ns))
 
     def found(self, profile: Any) -> list[CostlyCalls]:
         """Return the calls for which another way is faster, from the profile of the step that tried them."""
@@ -143,44 +147,60 @@ class WayWatch:
 
     def _see(self, caller: FrameType, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function; time it, or try the ways to what it computes."""
-        if (
-            threading.get_ident() != self._thread
-            or torch_private.in_backward()
-            or torch_private.is_capturing()
-        ):
+        noted = None
+        if self._looks():
+            try:
+                noted = self._note(function, args, kwargs)
+            except Exception:  # what is looked at may be of any kind; the script goes on as if nobody had
+                self._is_sound = False
+        if noted is None:
             return call_from(caller, function, args, kwargs)
+        if self._tries:
+            with record_function(noted.mark):
+                out = call_from(caller, function, args, kwargs)
+        else:
+            torch_private.wait_for_device()
+            since_ns = perf_counter_ns()
+            out = call_from(caller, function, args, kwargs)
+            torch_private.wait_for_device()
+            noted = replace(noted, ns=perf_counter_ns() - since_ns)
+            self._spent_ns[noted.place] += noted.ns + noted.before_ns
+        try:
+            self._keep(out, noted)
+        except Exception:  # as above
+            self._is_sound = False
+        return out
+
+    def _looks(self) -> bool:
+        mine = self._is_sound and threading.get_ident() == self._thread
+        return mine and not (
+            torch_private.in_backward() or torch_private.is_capturing() or torch_private.in_transform()
+        )
+
+    def _note(self, function: Callable[..., Any], args: Any, kwargs: Any) -> _Output | None:
+        """Return what is to be kept of a call that is made now; None if it is of no interest."""
         name = getattr(function, "__name__", "")
         name = "real" if name == "__get__" else name
         for known in map(self._output, () if name in TELLS else tensors_of((args, kwargs))):
             if known is not None:
                 known.uses += 1
                 self._uses[known.place] = max(self._uses[known.place], known.uses)
-        frame = user_frame(2)
+        frame = user_frame(3)
         if frame is None or not (name in WAYS or name in FOLLOWED):
-            return call_from(caller, function, args, kwargs)
+            return None
         call, place = Call(function, name, args, kwargs), (name, frame.f_code, frame.f_lasti)
         self._calls += 1
         mark = f"{_MARK}{self._calls}"
-        if self._tries:
-            if self._is_worth(place):
-                torch_private.record_operators(False)
-                try:
+        if self._tries and self._is_worth(place) and kwargs.get("out") is None:
+            torch_private.record_operators(False)
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
                     self._try(call, place, frame, mark)
-                finally:
-                    torch_private.record_operators(True)
-            with record_function(mark):
-                out = call_from(caller, function, args, kwargs)
-            self._keep(out, _Output(lambda: None, 0, call, place, mark, 0))
-            return out
+            finally:
+                torch_private.record_operators(True)
         before_ns = sum(each.ns for each in map(self._output, call.tensors()) if each is not None)
-        torch_private.wait_for_device()
-        since_ns = perf_counter_ns()
-        out = call_from(caller, function, args, kwargs)
-        torch_private.wait_for_device()
-        ns = perf_counter_ns() - since_ns
-        self._spent_ns[place] += ns + before_ns
-        self._keep(out, _Output(lambda: None, 0, call, place, mark, ns))
-        return out
+        return _Output(lambda: None, 0, call, place, mark, before_ns=before_ns)
 
     def _try(self, call: Call, place: _Place, frame: FrameType, mark: str) -> None:
         sizes = tuple((each.shape, each.stride(), each.dtype) for each in call.tensors())
@@ -201,10 +221,8 @@ class WayWatch:
                 self._time(instead, tried)
                 tried.shapes.add(sizes)
             tried.calls += 1
-            tried.marks |= {
-                mark,
-                *(before.mark for before in self._outputs.values() if before.call in instead.after),
-            }
+            before = (each.mark for each in self._outputs.values() if each.call in instead.after)
+            tried.marks |= {mark, *before}
 
     def _instead(self, way: Way, call: Call) -> Instead | None:
         try:

@@ -731,8 +731,8 @@ EXPLAINED: dict[str, str] = {
     ),
     "EE06": "No entry: comparisons with all edges in place of a search. Its line is named.",
     "EE07": (
-        "FX510 third, FX306 at the price of its softmax. Since: FX510 first, 74.0 of 178.5 ms at best; all heads "
-        "in one call also spare the copies of slices."
+        "FX510 third, FX306 at the price of its softmax. Since: FX510 first, 74.0 of 178.5 ms at best; all "
+        "heads in one call also spare the copies of slices."
     ),
     "EE08": "Its gain is said right, 54.0 of 56.1 ms (53.8 measured); nothing else brings as much.",
 }

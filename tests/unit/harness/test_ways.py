@@ -378,6 +378,57 @@ def test_what_is_kept_for_chains_is_bounded(watch: WayWatch, monkeypatch: pytest
     watch.end()
 
 
+def test_what_a_call_changes_is_changed_once(watch: WayWatch) -> None:
+    norms = [torch.nn.BatchNorm1d(64) for _ in range(2)]
+    tables = [torch.nn.Embedding(50, 64, max_norm=0.5) for _ in range(2)]
+    tables[1].load_state_dict(tables[0].state_dict())
+    out = torch.zeros(300, 300)
+
+    def run(norm: torch.nn.Module, table: torch.nn.Module) -> None:
+        norm(table(torch.arange(40)).t().contiguous().t())
+        torch.mm(A.detach(), B.detach().t(), out=out)
+
+    for _ in range(2):
+        run(norms[0], tables[0])
+    tried(watch, lambda: run(norms[1], tables[1]))
+    assert norms[1].num_batches_tracked == 2
+    for plain, looked in zip(norms[0].buffers(), norms[1].buffers(), strict=True):
+        assert torch.equal(plain, looked)
+    assert torch.equal(tables[0].weight, tables[1].weight)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError, ValueError, AttributeError, ZeroDivisionError, AssertionError]
+)
+def test_what_cannot_be_looked_at_is_called_all_the_same(
+    watch: WayWatch, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise error
+
+    for way in WAYS["sum"]:
+        monkeypatch.setattr(way, "instead", fails)
+    alone = step()
+    looked: list[torch.Tensor] = []
+    calls, _ = tried(watch, lambda: looked.append(step()))
+    assert calls == []
+    assert all(torch.equal(alone, each) for each in looked)
+
+
+def test_sparse_tensors_and_transforms_are_passed_through(watch: WayWatch) -> None:
+    dense = torch.randn(400, 400)
+    sparse = dense.to_sparse()
+
+    def run() -> list[torch.Tensor]:
+        products = torch.func.vmap(lambda row: (row[:, None] * row).sum(-1))(dense[:, :20])
+        return [torch.sparse.mm(sparse, dense), (sparse * 2).sum(), products]
+
+    alone, looked = run(), [run()]
+    tried(watch, lambda: looked.append(run()))
+    for each in looked:
+        assert all(map(torch.equal, alone, each))
+
+
 def test_the_mode_is_left_where_a_step_fails(watch: WayWatch) -> None:
     assert watch.begin()
     with pytest.raises(RuntimeError):
