@@ -12,8 +12,7 @@ import ctypes
 import os
 import re
 import sys
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -23,7 +22,6 @@ from torch.autograd import profiler as autograd_profiler
 from torch.multiprocessing import reductions
 from torch.optim import optimizer
 
-from ..model.flops import OperatorCall
 from ..runs.environment import available_memory
 
 record_function = torch.profiler.record_function
@@ -136,72 +134,6 @@ def record_in_this_thread(*, enabled: bool) -> None:
     with contextlib.suppress(AttributeError):
         torch.autograd._enable_record_function(enabled)
         autograd_profiler._set_is_profiler_enabled(enabled)
-
-
-def operator_calls(profile: Any, names: set[str]) -> list[OperatorCall] | None:
-    """Return the recorded calls of some operators from a stopped profile; None if torch gives no shapes.
-
-    Read from kineto's own list: the public event list first builds a Python object for every event
-    of the profile, which takes seconds.
-    """
-    results = getattr(getattr(profile, "profiler", None), "kineto_results", None)
-    events = results.events() if results is not None else None
-    if events is None:
-        return None
-    found: list[OperatorCall] = []
-    for event in events:
-        name = event.name()
-        if name not in names:
-            continue
-        if not all(hasattr(event, part) for part in ("shapes", "dtypes", "concrete_inputs")):
-            return None
-        found.append(
-            OperatorCall(
-                name=name,
-                shapes=event.shapes(),
-                dtypes=event.dtypes(),
-                values=list(event.concrete_inputs()),
-                began_ns=event.start_ns() if hasattr(event, "start_ns") else 0,
-            )
-        )
-    return found
-
-
-def record_operators(on: bool) -> None:
-    """Have the profiler record what this thread calls, as it does by itself, or not; where torch can."""
-    switch = getattr(getattr(torch._C, "_autograd", None), "_enable_record_function", None)
-    if switch is not None:
-        switch(on)
-
-
-def operators_inside(
-    profile: Any, marks: Collection[str]
-) -> tuple[dict[str, list[tuple[str, int]]], Counter[str]]:
-    """Return what a stopped profile has inside `record_function` marks: operators, each with its place.
-
-    The outermost operators inside each mark, by the mark's name, as (name, how many calls of that name began
-    before it); and how many calls of each name there are.
-    """
-    results = getattr(getattr(profile, "profiler", None), "kineto_results", None)
-    found: dict[str, list[tuple[str, int]]] = {name: [] for name in marks}
-    counts: Counter[str] = Counter()
-    spans = [
-        (event.start_ns(), event.start_ns() + event.duration_ns(), event.start_thread_id(), event.name())
-        for event in (results.events() if results is not None else ())
-        if event.name().startswith("aten::") or event.name() in found
-    ]
-    inside: dict[int, tuple[int, str, int]] = {}
-    """By thread: the end of the mark that it is in, its name, and the end of the last outermost operator."""
-    for begin, end, thread, name in sorted(spans, key=lambda span: (span[0], -span[1])):
-        if name in found:
-            inside[thread] = end, name, 0
-            continue
-        mark_end, mark, last = inside.get(thread, (0, "", 0))
-        if last <= begin < mark_end:
-            found[mark].append((name, counts[name]))
-            inside[thread] = mark_end, mark, end
-        counts[name] += 1
-    return found, counts
 
 
 def engine_owner() -> tuple[Any, str] | None:

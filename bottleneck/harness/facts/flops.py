@@ -28,8 +28,9 @@ from ...model.run import FlopCount
 from ...runs.store import Store, reason_of
 from .. import profile_forks
 from ..lines.graph_lines import GraphWatch
+from ..profiled import operator_calls
 from ..signals import signals_go_elsewhere
-from ..torch_private import device_kind, operator_calls
+from ..torch_private import device_kind
 from ..ways.watch import WayWatch
 from .masks import MaskWatch
 from .repeats import RepeatWatch

@@ -32,6 +32,7 @@ from .. import torch_private
 from ..events.replacing import Replacements
 from ..lines.functions import TELLS, Functions, call_from, tensors_of
 from ..lines.sites import is_library
+from ..profiled import record_operators
 from .calls_apart import CallsApart
 from .copies_again import COPYING, CopiesAgain
 from .seen_calls import SeenCall, most_of, ns_of, sites_of, user_place
@@ -283,7 +284,7 @@ class RepeatWatch:
     def _begun(self, depth: int, module: torch.nn.Module | None = None) -> None:
         self._drop_failed(depth)
         self._looking = True
-        torch_private.record_operators(False)
+        record_operators(False)
         try:
             torch_private.wait_for_device()
             since_ns = perf_counter_ns()
@@ -297,7 +298,7 @@ class RepeatWatch:
         except Exception:  # a stream that is being captured may not be waited for
             self._on = False
         finally:
-            torch_private.record_operators(True)
+            record_operators(True)
             self._looking = False
 
     def _drop_failed(self, depth: int) -> None:
@@ -315,7 +316,7 @@ class RepeatWatch:
         if not self._stack:
             return
         self._looking = True
-        torch_private.record_operators(False)
+        record_operators(False)
         try:
             torch_private.wait_for_device()
             call, end_ns = self._stack.pop(), perf_counter_ns()
@@ -333,7 +334,7 @@ class RepeatWatch:
         except Exception:
             self._on = False
         finally:
-            torch_private.record_operators(True)
+            record_operators(True)
             self._looking = False
 
     def _note_module(

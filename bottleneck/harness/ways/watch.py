@@ -25,6 +25,7 @@ from ...model.run import CostlyCalls, SourceSite
 from .. import torch_private
 from ..lines.functions import TELLS, Functions, call_from, tensors_of
 from ..lines.sites import line_of, user_frame
+from ..profiled import operators_inside, record_operators
 from . import algebra, attention, elements, factors, windows
 from .timing import timed
 from .way import FOLLOWED, WAYS, Call, Instead, Way
@@ -121,7 +122,7 @@ class WayWatch:
             if tried.saves_ns > (best[place][1].saves_ns if place in best else 0.0):
                 best[place] = way, tried
         marks = {mark for _, tried in best.values() for mark in tried.marks}
-        inside, counts = torch_private.operators_inside(profile, marks)
+        inside, counts = operators_inside(profile, marks)
         by_callee: defaultdict[str, list[tuple[Way, _Tried]]] = defaultdict(list)
         for way, tried in best.values():
             by_callee[way.callee].append((way, tried))
@@ -192,13 +193,13 @@ class WayWatch:
         self._calls += 1
         mark = f"{_MARK}{self._calls}"
         if self._tries and self._is_worth(place) and kwargs.get("out") is None:
-            torch_private.record_operators(False)
+            record_operators(False)
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     self._try(call, place, frame, mark)
             finally:
-                torch_private.record_operators(True)
+                record_operators(True)
         before_ns = sum(each.ns for each in map(self._output, call.tensors()) if each is not None)
         return _Output(lambda: None, 0, call, place, mark, before_ns=before_ns)
 

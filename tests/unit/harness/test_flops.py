@@ -13,6 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.facts.flops import FlopStep
+from torch_bottleneck.harness.profiled import operator_calls
 from torch_bottleneck.model.flops import COSTLY_AT_TIMES, OperatorCall, costly_calls
 from torch_bottleneck.model.run import FlopCount
 from torch_bottleneck.runs.store import Store
@@ -90,7 +91,7 @@ def test_what_telling_values_apart_computes_is_none_of_the_steps(
     assert found is not None
     with profiler.profile(activities=[profiler.ProfilerActivity.CPU], acc_events=False) as alone:
         parts(torch.randn(4, 6, requires_grad=True))
-    of = len(torch_private.operator_calls(alone, {"aten::select"}) or ())
+    of = len(operator_calls(alone, {"aten::select"}) or ())
     assert [(call.callee, call.of) for call in found.costly] == [("torch.select", of)]
 
 

@@ -13,6 +13,7 @@ from torch import profiler
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.lines.functions import Functions
 from torch_bottleneck.harness.ways import timing
 from torch_bottleneck.harness.ways.timing import stands_in, timed
@@ -267,8 +268,9 @@ def test_results_that_differ_by_more_than_rounding_are_not_the_same() -> None:
 
 
 @pytest.fixture(name="watch")
-def _watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[WayWatch]:
-    # This file is a program of the user's.
+def _watch() -> Iterator[WayWatch]:
+    if torch_private.dynamo_counter("stats", "unique_graphs"):
+        torch._dynamo.utils.counters.clear()  # of what other tests compiled
     watch = WayWatch()
     yield watch
     watch.end()
