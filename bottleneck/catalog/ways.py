@@ -89,7 +89,8 @@ pairs = torch.einsum("id,jd->ij", a, b)  # was: (a[:, None] * b).sum(-1)""",
         "order-of-products",
         "Multiply matrices in the cheaper order",
         "(A @ B) @ c costs as much as its largest product; A @ (B @ c) is the same. Put the brackets where the"
-        " result in between is smallest. torch.linalg.multi_dot finds the order for matrices; einsum with"
+        " result in between is smallest. A weight that is made of factors, as in adapters (U @ V, kron), need not"
+        " be made: multiply by one after the other. torch.linalg.multi_dot finds the order for matrices; einsum with"
         " opt_einsum installed for its own.",
         """\
 y = A @ (B @ c)  # was: A @ B @ c, which multiplies the matrices first""",
@@ -220,7 +221,8 @@ out[rare] = torch.lgamma(counts[rare] + 1)  # was: torch.lgamma(counts + 1)""",
         "convolution",
         "Convolve in a cheaper way",
         "A long kernel is cheaper as a product of Fourier transforms. A kernel of one is a matrix product, and"
-        " one as wide as its stride, too: nn.Linear over patches. Groups may take longer than the whole. Pooling"
+        " one as wide as its stride, too: nn.Linear over patches. Groups may take longer than the whole. A box or a"
+        " bell runs along one axis after the other, or is a difference of running sums. Pooling"
         " to one number is a mean, and nearest up-sampling a repetition.",
         """\
 import torch
@@ -363,5 +365,39 @@ out = out.unflatten(0, (batch, windows)).transpose(1, 2).flatten(2, 3)""",
             "4.30 to 1.88 s",
         ),
         may_break="Sums are taken in another order.",
+    ),
+    _way(
+        "FX366",
+        "pairs-apart",
+        "Sort; do not compare all pairs of numbers",
+        "The sum of the distances of all pairs of n numbers writes n * n of them. The numbers in order give it"
+        " with n: each counts by how many stand below it, less how many above (energy scores, CRPS, Gini"
+        " coefficients).",
+        """\
+import torch
+
+# was: (x[:, None] - x[:, :, None]).abs().sum((1, 2))
+n = x.shape[1]
+rank = torch.arange(1 - n, n, 2, dtype=x.dtype)
+apart = 2 * (x.sort(1).values @ rank)""",
+        docs("generated/torch.sort.html", "torch.sort"),
+        source(
+            "https://github.com/alan-turing-institute/autocast/pull/333",
+            "autocast: CRPS by ranks of the members",
+        ),
+    ),
+    _way(
+        "FX367",
+        "frames",
+        "Take overlapping windows as views",
+        "F.unfold copies each number once for every window that it is in. Tensor.unfold gives the same windows"
+        " as a view of the signal: what a product or a transform reads next is read from it.",
+        """\
+frames = sound.unfold(-1, window, hop)
+# was: F.unfold(sound[:, None, None], (1, window), stride=(1, hop)).mT""",
+        docs("generated/torch.Tensor.unfold.html", "torch.Tensor.unfold"),
+        source("https://github.com/pytorch/pytorch/issues/60466", "F.unfold is slow"),
+        may_break="A view shares the signal's memory: what changes one changes the other.",
+        can_try=True,
     ),
 )

@@ -332,6 +332,8 @@ INPUTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "FX361": lambda _: {"scores": torch.randn(2, 4).bfloat16()},
     "FX362": lambda _: {"x": torch.randn(5, 3, 3)},
     "FX364": lambda _: {name: torch.randn(1, 2, 4, 8) for name in "qkv"},
+    "FX366": lambda _: {"x": torch.randn(2, 5)},
+    "FX367": lambda _: {"sound": torch.randn(2, 40), "window": 8, "hop": 4},
     "FX365": lambda _: {"windows": 2, **{name: torch.randn(1, 2, 4, 8) for name in "qkv"}},
     "FX363": lambda _: {"a": torch.randn(3, 8), "b": torch.randn(4, 8)},
     "FX346": lambda _: {"window": torch.zeros(4, 3), "new": torch.ones(3), "step": 5},

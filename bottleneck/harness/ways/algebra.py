@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -80,8 +81,19 @@ class Multiplied(Way):
             out = out / count if count > 1 else out
             return out.reshape([1 if axis in gone else n for axis, n in enumerate(shape)]) if keeps else out
 
-        shape = tuple(summed.shape)
-        return Instead((a, b), lambda a, b: call.on(a * b), (other,), (product,))
+        shape, others = tuple(summed.shape), [other]
+        if gone == {rank - 1} and not keeps and call.name == "sum":
+            # A product with a vector has a library call of its own.
+            others += [_by_vector(side) for side in (0, 1) if _is_vector((a, b)[side], (a, b)[1 - side])]
+        return Instead((a, b), lambda a, b: call.on(a * b), tuple(others), (product,))
+
+
+def _is_vector(x: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(x.numel() == x.shape[-1] == other.shape[-1]) and other.dim() >= x.dim()
+
+
+def _by_vector(side: int) -> Callable[..., torch.Tensor]:
+    return lambda *pair: pair[1 - side] @ pair[side].reshape(-1)
 
 
 def _contracted(a: torch.Tensor, b: torch.Tensor, rank: int, gone: set[int]) -> torch.Tensor:
@@ -143,6 +155,89 @@ class OtherOrder(Way):
 
 def _from_right(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
     return a @ (b @ c)
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """A part of a weight: a matrix, a product of two, or their Kronecker product, times a number."""
+
+    kind: str
+    factors: tuple[torch.Tensor, ...]
+    scale: float = 1.0
+
+    def weight(self, *factors: torch.Tensor) -> torch.Tensor:
+        whole = (
+            factors[0]
+            if self.kind == ""
+            else torch.kron(*factors)
+            if self.kind == "kron"
+            else torch.mm(*factors)
+        )
+        return whole if self.scale == 1 else whole * self.scale
+
+    def of(self, x: torch.Tensor, *factors: torch.Tensor) -> torch.Tensor:
+        """Return x @ weight.T."""
+        if self.kind == "":
+            out = functional.linear(x, *factors)
+        elif self.kind == "kron":
+            left, right = factors
+            out = (left @ functional.linear(x.unflatten(-1, (left.shape[1], -1)), right)).flatten(-2)
+        else:
+            out = functional.linear(functional.linear(x, factors[1]), factors[0])
+        return out if self.scale == 1 else out * self.scale
+
+
+class ThroughFactors(Way):
+    """What a weight is made of multiplies one after the other, and the weight is not made."""
+
+    callee = "way:order-of-products"
+    shown = "a product with a weight made of factors"
+    functions = ("linear",)
+    follows = ("kron", "mm", "matmul", "mul", "__rmul__", "div", "add")
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        x, weight, bias = call.given(0, "input"), call.given(1, "weight"), call.given(2, "bias")
+        calls: list[Call] = []
+        terms = _terms(weight, made, calls) if is_real(x, weight) and weight.dim() == 2 else []
+        if not any(term.kind for term in terms) or not is_real(
+            x, *(f for term in terms for f in term.factors)
+        ):
+            return None
+
+        def each(factors: tuple[torch.Tensor, ...]) -> Iterator[tuple[_Term, tuple[torch.Tensor, ...]]]:
+            left = iter(factors)
+            for term in terms:
+                yield term, tuple(itertools.islice(left, len(term.factors)))
+
+        def own(x: torch.Tensor, *factors: torch.Tensor) -> torch.Tensor:
+            made_of = functools.reduce(torch.add, (term.weight(*its) for term, its in each(factors)))
+            return functional.linear(x, made_of, bias)
+
+        def other(x: torch.Tensor, *factors: torch.Tensor) -> torch.Tensor:
+            out = functools.reduce(torch.add, (term.of(x, *its) for term, its in each(factors)))
+            return out if bias is None else out + bias
+
+        return Instead((x, *(f for term in terms for f in term.factors)), own, (other,), tuple(calls))
+
+
+def _terms(weight: torch.Tensor, made: Made, calls: list[Call]) -> list[_Term]:
+    call = made(weight)
+    if call is None or call.name not in ThroughFactors.follows or len(call.args) != 2 or call.kwargs:
+        return [_Term("", (weight,))]
+    left, right = call.args
+    if call.name in ("kron", "mm", "matmul"):
+        if not is_plain(left, right) or left.dim() != 2 or right.dim() != 2:
+            return [_Term("", (weight,))]
+        calls.append(call)
+        return [_Term("kron" if call.name == "kron" else "mm", (left, right))]
+    if call.name == "add" and is_plain(left, right) and left.shape == right.shape:
+        calls.append(call)
+        return [*_terms(left, made, calls), *_terms(right, made, calls)]
+    if call.name == "add" or not isinstance(right, (int, float)):
+        return [_Term("", (weight,))]
+    calls.append(call)
+    by = 1 / right if call.name == "div" else right
+    return [replace(term, scale=term.scale * by) for term in _terms(left, made, calls)]
 
 
 class PairByPair(Way):
@@ -364,3 +459,44 @@ class OtherDistances(Way):
 _BY_ITSELF = "use_mm_for_euclid_dist_if_necessary"
 _PRODUCT_FROM = 25
 """Rows beyond which torch multiplies by itself (torch.cdist: use_mm_for_euclid_dist_if_necessary)."""
+
+
+class SortedApart(Way):
+    """The distances of all pairs of numbers, summed, follow from their ranks."""
+
+    callee = "way:pairs-apart"
+    shown = "the distances of all pairs of numbers"
+    functions = ("sum", "mean")
+    follows = ("abs", "sub")
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        distance = made(call.given(0, "input"))
+        apart = made(distance.args[0]) if distance is not None and distance.name == "abs" else None
+        dims = call.given(1, "dim")
+        if apart is None or apart.name != "sub" or distance is None or not isinstance(dims, (list, tuple)):
+            return None
+        a, b = apart.args[:2]
+        if not is_real(a, b) or len(apart.args) != 2 or a.dim() != b.dim() or len(dims) != 2:
+            return None
+        if len(call.args) > 2 or call.kwargs.keys() - {"dim"} or a.data_ptr() != b.data_ptr():
+            return None
+        i, j = sorted(axis % a.dim() for axis in dims)
+        if a.shape[i] != 1:
+            a, b = b, a
+        if a.shape[i] != 1 or b.shape[j] != 1 or a.squeeze(i).stride() != b.squeeze(j).stride():
+            return None
+        if a.squeeze(i).shape != b.squeeze(j).shape:
+            return None
+        count, axis = b.shape[i], i
+
+        def own(x: torch.Tensor) -> torch.Tensor:
+            pairs = (x.unsqueeze(i) - x.unsqueeze(j)).abs()
+            return pairs.sum((i, j)) if call.name == "sum" else pairs.mean((i, j))
+
+        def other(x: torch.Tensor) -> torch.Tensor:
+            ranked = x.movedim(axis, -1).sort(-1).values
+            weights = 2 * torch.arange(1 - count, count, 2, dtype=x.dtype, device=x.device)
+            total = ranked @ weights
+            return total if call.name == "sum" else total / count**2
+
+        return Instead((b.squeeze(j),), own, (other,), (distance, apart))

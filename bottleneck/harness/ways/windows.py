@@ -100,6 +100,100 @@ _LONG = 16
 """A kernel shorter than this is never faster by transforms."""
 
 
+class AxisByAxis(Way):
+    """A kernel that is the product of one for each axis, as a box or a bell, runs along each of them."""
+
+    callee = "way:convolution"
+    shown = "a convolution"
+    functions = ("conv2d", "conv3d")
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        x, weight, bias = call.given(0, "input"), call.given(1, "weight"), call.given(2, "bias")
+        rank = int(call.name[4])
+        step, pad, spread = (
+            _for_each(call.given(place, name, default), rank)
+            for place, name, default in ((3, "stride", 1), (4, "padding", 0), (5, "dilation", 1))
+        )
+        if not is_real(x, weight) or weight.requires_grad or weight.shape[1] != 1 or x.dim() != rank + 2:
+            return None
+        if step is None or pad is None or spread is None or bias is not None:
+            return None
+        groups = call.given(6, "groups", 1)
+        lines = _lines_of(weight)
+        if lines is None:
+            return None
+
+        def other(x: torch.Tensor, _weight: torch.Tensor) -> torch.Tensor:
+            for axis, line in enumerate(lines):
+                along = [[value if at == axis else rest for at in range(rank)] for value, rest in (
+                    (step[axis], 1), (pad[axis], 0), (spread[axis], 1),
+                )]  # fmt: skip
+                x = call.function(x, line, None, *along, groups if axis == 0 else len(line))
+            return x
+
+        return in_place_of(call, other)
+
+
+def _lines_of(weight: torch.Tensor) -> list[torch.Tensor] | None:
+    """Return kernels (out, 1, ...) of one axis each whose product is the weight, or None."""
+    rank = weight.dim() - 2
+    if math.prod(n > 1 for n in weight.shape[2:]) != 1:
+        return None
+    place = weight.abs().flatten(1).argmax(1)
+    largest = weight.flatten(1).gather(1, place[:, None])
+    if bool((largest == 0).any()):
+        return None
+    at = torch.unravel_index(place, weight.shape[1:])[1:]
+    rows = torch.arange(len(weight), device=weight.device)
+    lines = []
+    for axis in range(rank):
+        along = torch.arange(weight.shape[2 + axis], device=weight.device)[None]
+        where = (rows[:, None], *(along if k == axis else at[k][:, None] for k in range(rank)))
+        line = weight[:, 0][where]
+        line = line if axis == 0 else line / largest
+        lines.append(line.view(len(weight), 1, *(-1 if k == axis else 1 for k in range(rank))))
+    whole = lines[0]
+    for line in lines[1:]:
+        whole = whole * line
+    return lines if same(whole, weight) else None
+
+
+class FramesAsViews(Way):
+    """Windows that overlap are a view of the signal; F.unfold copies them number by number."""
+
+    callee = "way:frames"
+    shown = "`F.unfold()`"
+    functions = ("unfold",)
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        x = call.given(0, "input")
+        kernel, spread, pad, step = (
+            _for_each(call.given(place, name, default), 2)
+            for place, name, default in (
+                (1, "kernel_size", None), (2, "dilation", 1), (3, "padding", 0), (4, "stride", 1),
+            )
+        )  # fmt: skip
+        # Of a tensor's own method three numbers are given.
+        if (
+            not is_real(x)
+            or x.dim() != 4
+            or kernel is None
+            or step is None
+            or pad is None
+            or spread != [1, 1]
+        ):
+            return None
+        if call.function is torch.Tensor.unfold:
+            return None
+
+        def other(x: torch.Tensor) -> torch.Tensor:
+            wide = functional.pad(x, (pad[1], pad[1], pad[0], pad[0])) if any(pad) else x
+            views = wide.unfold(2, kernel[0], step[0]).unfold(3, kernel[1], step[1])
+            return views.permute(0, 1, 4, 5, 2, 3).flatten(4).flatten(1, 3)
+
+        return in_place_of(call, other)
+
+
 def _for_each(value: Any, rank: int) -> list[int] | None:
     if isinstance(value, int):
         return [value] * rank

@@ -735,4 +735,26 @@ EXPLAINED: dict[str, str] = {
         "heads in one call also spare the copies of slices."
     ),
     "EE08": "Its gain is said right, 54.0 of 56.1 ms (53.8 measured); nothing else brings as much.",
+    "FF01": (
+        "Not named: a weight made as a Kronecker product. Since: FX352, 33.5 of 60.7 ms (25.4 of 44.0 "
+        "measured)."
+    ),
+    "FF02": (
+        "The draws by QR are work of the forward, which makes new numbers in each step: nothing tells that "
+        "old ones would do. Their line is named."
+    ),
+    "FF05": (
+        "Not named: a cube of ones. Since: FX359, one axis after the other, 96.8 of 143.6 ms, tried 1.99 times; "
+        "running sums, the cure, spare more (81.1 of 161.4)."
+    ),
+    "FF06": "At best: the loop's dispatching, all of it; the cure leaves the loop.",
+    "FF07": (
+        "No entry: frames by F.unfold. Since: FX367 for the call itself; here the views are copied behind it, "
+        "too, and nothing shows."
+    ),
+    "FF08": "At best: one operator for the whole chain; pairs of links leave eight rounds.",
+    "FF09": (
+        "The draws stand where the step makes its own input, which is its class here; multinomial with "
+        "replacement is known as FX338 for one sample of each row only."
+    ),
 }

@@ -151,6 +151,7 @@ ON_TOP: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "FX360": lambda out: out.scatter_add(0, torch.zeros_like(out, dtype=torch.int64), out),
     "FX361": lambda out: out + WHOLE.remainder(3).sum(),
     "FX362": lambda out: out + torch.linalg.inv(SQUARE.expand(4, 3, 3)).sum(),
+    "FX367": lambda out: out + nn.functional.unfold(out[None, None], (1, 2)).sum(),
     "FX363": lambda out: out + torch.cdist(out, out + 9).sum(),
     "FX521": with_constants,
     "FX339": lambda out: out + (out[:, 0] * out[:, 1])[:, None],

@@ -20,6 +20,9 @@ from torch_bottleneck.harness.ways.timing import stands_in, timed
 from torch_bottleneck.harness.ways.watch import WAYS, WayWatch
 from torch_bottleneck.harness.ways.way import Call, Instead, same, tensors_of
 
+# Some releases of torch warn of what `acc_events` is asked not to do.
+pytestmark = pytest.mark.filterwarnings("ignore:.*Profiler clears events")
+
 
 class Calls(TorchFunctionMode):
     """Notes each call, and which of them has made a tensor."""
@@ -79,6 +82,15 @@ def masked(mask: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(*(leaf(2, 3, 6, 8) for _ in range(3)), attn_mask=mask)
 
 
+def pairs_apart(x: torch.Tensor) -> torch.Tensor:
+    return (x.unsqueeze(1) - x.unsqueeze(2)).abs()
+
+
+def bell() -> torch.Tensor:
+    line = torch.exp(-(torch.arange(-2.0, 3.0, dtype=torch.float64) ** 2))
+    return line[:, None] * line
+
+
 COUNTS = torch.tensor([0.0, 0.0, 3.0, 0.0, 1.0, 0.0] * 30)
 INDEX = torch.randint(0, 4, (7,))
 
@@ -88,6 +100,7 @@ CASES: dict[str, tuple[str, Callable[[], Any]]] = {
     "solve from the right": ("way:inverse", lambda: leaf(5, 2, 3) @ torch.linalg.inv(square())),
     "matrix product": ("way:sum-of-products", lambda: (leaf(5, 1, 8) * leaf(1, 4, 8)).sum(-1)),
     "a vector": ("way:sum-of-products", lambda: (leaf(5, 3, 8) * leaf(8)).sum(-1, keepdim=True)),
+    "with a vector": ("way:sum-of-products", lambda: (leaf(1, 8) * leaf(5, 8)).sum(-1)),
     "mean of two axes": ("way:sum-of-products", lambda: (leaf(5, 3, 8) * leaf(5, 3, 8)).mean((0, 2))),
     "expanded": ("way:sum-of-products", lambda: (leaf(5, 1).expand(5, 6) * leaf(5, 6)).sum(1)),
     "expanded over the sum": ("way:sum-of-products", lambda: (leaf(5, 1).expand(5, 6) * leaf(5, 1)).sum(1)),
@@ -106,6 +119,29 @@ CASES: dict[str, tuple[str, Callable[[], Any]]] = {
             @ leaf(9, 3)
         ),
     ),
+    "a Kronecker product": (
+        "way:order-of-products",
+        lambda: F.linear(leaf(5, 6), torch.kron(leaf(4, 2), leaf(2, 3)) * 0.5),
+    ),
+    "a weight and its update": (
+        "way:order-of-products",
+        lambda: F.linear(
+            leaf(2, 5, 6), leaf(4, 6) + leaf(4, 2) @ leaf(2, 6) / 2, torch.ones(4, dtype=torch.float64)
+        ),
+    ),
+    "pairs of numbers": ("way:pairs-apart", lambda: pairs_apart(leaf(2, 5, 3)).sum(dim=(1, 2))),
+    "their mean": ("way:pairs-apart", lambda: pairs_apart(leaf(2, 5)).mean((-1, -2))),
+    "axis by axis": (
+        "way:convolution",
+        lambda: F.conv3d(
+            leaf(2, 1, 9, 9, 9), torch.ones(1, 1, 3, 5, 3, dtype=torch.float64), padding=(1, 2, 1)
+        ),
+    ),
+    "a bell for each channel": (
+        "way:convolution",
+        lambda: F.conv2d(leaf(2, 3, 9, 9), bell()[None, None].repeat(3, 1, 1, 1), groups=3, stride=2),
+    ),
+    "frames": ("way:frames", lambda: F.unfold(leaf(2, 3, 8, 9), (2, 3), stride=(2, 1), padding=1)),
     "integers": ("torch.matmul", lambda: torch.arange(6).view(2, 3) @ torch.arange(6).view(3, 2)),
     "dots": ("torch.bmm", lambda: torch.bmm(leaf(5, 1, 8), leaf(5, 8, 1))),
     "dots by einsum": ("torch.bmm", lambda: torch.einsum("bd,bd->b", leaf(5, 8), leaf(5, 8))),
@@ -216,12 +252,14 @@ NONE: dict[str, Callable[[], Any]] = {
     "complex numbers": lambda: torch.fft.fft(torch.randn(8, dtype=torch.complex64)),
     "a mask of padding": lambda: masked(torch.tensor([1, 1, 1, 1, 0, 0]).bool().expand(6, 6)),
     "a mask for each sample": lambda: masked(torch.eye(6).bool() | (torch.rand(2, 1, 6, 6) > 0.5)),
+    "a kernel of no axes": lambda: F.conv2d(leaf(2, 1, 9, 9), torch.randn(1, 1, 3, 3, dtype=torch.float64)),
+    "pairs of two tensors": lambda: (leaf(2, 5)[:, None] - leaf(2, 5)[:, :, None]).abs().sum((1, 2)),
     "a bias": lambda: masked(torch.randn(6, 6, dtype=torch.float64)),
     "a mask that is learnt": lambda: attended(lambda q, k: q @ k + leaf(6, 6), 4),
 }
 IN_QUESTION = {
     "way:inverse", "way:sum-of-products", "way:one-hot", "way:sort", "way:whole-rows", "way:convolution",
-    "way:attention", "way:mask", "way:real-fft",
+    "way:attention", "way:mask", "way:real-fft", "way:pairs-apart", "way:frames",
 }  # fmt: skip
 
 

@@ -281,6 +281,12 @@ class OtherDistances(ByWay):
     fix, callee = "FX363", "way:distances"
 
 
+class FramesAsViews(ByWay):
+    """Overlapping windows are views."""
+
+    fix, callee = "FX367", "way:frames"
+
+
 _PARTS_WRITTEN = "CopySlices"
 """Autograd's name for what a tensor is that was written into in parts."""
 
