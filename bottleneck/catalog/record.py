@@ -42,7 +42,7 @@ RECORDS: dict[str, Record] = {
     "FX347": Record(predictions=1, error=0.1137, close=0, bounds=0, held=0),
     "FX349": Record(predictions=0, error=None, close=0, bounds=1, held=1),
     "FX353": Record(predictions=1, error=0.0305, close=1, bounds=0, held=0),
-    "FX356": Record(predictions=2, error=0.3296, close=0, bounds=0, held=0),
+    "FX356": Record(predictions=2, error=0.3278, close=0, bounds=0, held=0),
     "FX359": Record(predictions=2, error=0.0411, close=2, bounds=0, held=0),
     "FX365": Record(predictions=1, error=0.0926, close=1, bounds=0, held=0),
     "FX401": Record(predictions=1, error=0.1637, close=0, bounds=0, held=0),

@@ -377,14 +377,16 @@ def _bare(trace: Trace, program: Program, facts: Facts) -> NDArray[np.bool_] | N
 def _costly(
     trace: Trace, program: Program, asked: Asked | None, seen: Sequence[CostlyCalls]
 ) -> tuple[CostlyCall, NDArray[np.bool_]] | None:
-    """Return the operator that the device works longest for of those that have a cheaper way."""
-    launched = program.row[program.event]
-    found = [(calls, trace.inside(launched, calls.gone)) for calls in costly_rows(trace, seen=seen)]
+    """Return the operator of which a cheaper way saves the device most, and its events, (n,)."""
+    found = [(calls, trace.inside(program.row, calls.gone)) for calls in costly_rows(trace, seen=seen)]
     if not found:
         return None
-    most, mask = max(found, key=lambda each: each[0].saved * float(program.duration[each[1]].sum()))
-    site = asked.main_line(mask, program.duration) if asked is not None else None
-    return most.call(steps=program.steps, site=site), mask
+    launched = program.event
+    most, events = max(
+        found, key=lambda each: each[0].saved * float(program.duration[each[1][launched]].sum())
+    )
+    site = asked.main_line(events[launched], program.duration) if asked is not None else None
+    return most.call(steps=program.steps, site=site), events
 
 
 def _launch_calls(trace: Trace, program: Program) -> NDArray[np.float64]:

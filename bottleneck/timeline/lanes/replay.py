@@ -93,6 +93,12 @@ def not_launched(program: Program, mask: NDArray[np.bool_], share: float = 1.0) 
     return Edit(duration=np.where(mask, 1.0 - share, 1.0), gone=gone)
 
 
+def not_called(program: Program, events: NDArray[np.bool_], share: float = 1.0) -> Edit:
+    """Return the edit without a share of these events (n,): what they launch, and the host between them."""
+    gone = np.where(events[:, None], share * program.work, 0.0)
+    return Edit(duration=np.where(events[program.event], 1.0 - share, 1.0), gone=gone)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """When everything happened, float64 ns from the first step boundary."""

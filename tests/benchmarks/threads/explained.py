@@ -744,12 +744,14 @@ EXPLAINED: dict[str, str] = {
         "old ones would do. Their line is named."
     ),
     "FF05": (
-        "Not named: a cube of ones. Since: FX359, one axis after the other, 96.8 of 143.6 ms, tried 1.99 times; "
+        "Not named: a cube of ones. Since: FX359, one axis after the other, 96.8 of 143.6 ms, tried 1.99 "
+        "times; "
         "running sums, the cure, spare more (81.1 of 161.4)."
     ),
     "FF06": "At best: the loop's dispatching, all of it; the cure leaves the loop.",
     "FF07": (
-        "No entry: frames by F.unfold. Since: FX367 for the call itself; here the views are copied behind it, "
+        "No entry: frames by F.unfold. Since: FX367 for the call itself; here the views are copied behind "
+        "it, "
         "too, and nothing shows."
     ),
     "FF08": "At best: one operator for the whole chain; pairs of links leave eight rounds.",

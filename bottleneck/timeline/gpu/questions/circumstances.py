@@ -44,7 +44,7 @@ class Circumstances:
     """Of each activity, the share that works on rows that are not in the loss, (m,); None where none does."""
     costly: tuple[CostlyCall, NDArray[np.bool_]] | None = None
     """The operator that the device works longest for of those for which there is a cheaper way, and the
-    activities of its calls, (m,)."""
+    events of its calls, (n,)."""
     asked_waits: NDArray[np.bool_] | None = None
     """Events that wait for the device because the script asks for it (`context.asked_waits`), (n,)."""
     narrow: Narrow | None = None

@@ -23,7 +23,7 @@ from ...lanes.questions import (
     masks_basis,
     repeats_basis,
 )
-from ...lanes.replay import Edit, not_launched
+from ...lanes.replay import Edit, not_called, not_launched
 from ..device_masks import DeviceWork
 from ..math_rates import FIXED_NS, SpeedUp, attention_speed_up, math_speed_up
 from .circumstances import Circumstances
@@ -108,8 +108,8 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
 def _done_another_way(program: Program, work: DeviceWork, known: Circumstances) -> Iterator[Question]:
     """Calls for which there is a cheaper one, which takes time, too."""
     if known.costly is not None:
-        call, launched = known.costly
-        yield without_calls(call, not_launched(program, launched, 1.0 - (call.left or 0.0)))
+        call, events = known.costly
+        yield without_calls(call, not_called(program, events, 1.0 - (call.left or 0.0)))
     if known.narrow is not None:
         yield Question(
             WhatIf.KERNELS_SPREAD,
