@@ -178,12 +178,14 @@ class FlopStep:
     def forked(self) -> None:
         """This process is a fork, and the recording is its parent's."""
         self._repeats.end()
+        self._ways.end()
         if self._profile is not None:
             profile_forks.record_nothing()
 
     def end_inherited(self) -> None:
         """This process is a fork that is to be captured itself: nothing of its parent's may be on."""
         self._repeats.end()
+        self._ways.end()
         if self._profile is not None:
             profile_forks.end_inherited(self._profile)
 

@@ -87,7 +87,7 @@ class WayWatch:
         self._mode = Functions(self._see)
         self._on = self._tries = False
         self._is_sound = True
-        self._thread = self._step = self._calls = 0
+        self._thread = self._calls = 0
         self._begun_ns = self._step_ns = self._trying_ns = self._room = 0
         self._spent_ns: Counter[_Place] = Counter()
         self._uses: defaultdict[_Place, int] = defaultdict(int)
@@ -194,11 +194,13 @@ class WayWatch:
         mark = f"{_MARK}{self._calls}"
         if self._tries and self._is_worth(place) and kwargs.get("out") is None:
             record_operators(False)
+            shown = warnings.showwarning
+            # Filters are left alone: with others, Python shows again what it has shown before.
+            warnings.showwarning = lambda *_args, **_kwargs: None
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    self._try(call, place, frame, mark)
+                self._try(call, place, frame, mark)
             finally:
+                warnings.showwarning = shown
                 record_operators(True)
         before_ns = sum(each.ns for each in map(self._output, call.tensors()) if each is not None)
         return _Output(lambda: None, 0, call, place, mark, before_ns=before_ns)

@@ -110,6 +110,17 @@ def test_behind_the_counted_steps_come_two_for_other_ways(nothing_compiled: None
     assert not torch_private.profiler_running()
 
 
+def test_a_fork_tries_no_ways(nothing_compiled: None, tmp_path: Path) -> None:
+    flops, store = FlopStep(), Store(tmp_path / "run")
+    assert flops.begin(store)
+    for step in range(2):
+        (torch.randn(300, 1, 64) * torch.randn(300, 64)).sum(-1)
+        assert flops.cut(store, step=step, most=2, tries=True)
+    assert torch_private.function_modes()
+    flops.forked()
+    assert not torch_private.function_modes()
+
+
 def test_a_script_that_ends_while_ways_are_tried_keeps_what_was_counted(
     nothing_compiled: None, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -416,6 +417,26 @@ def test_what_is_kept_for_chains_is_bounded(watch: WayWatch, monkeypatch: pytest
     kept.clear()
     assert not watch._outputs
     watch.end()
+
+
+def test_trying_shows_no_warning_and_forgets_none_that_was_shown(
+    watch: WayWatch, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    warnings.simplefilter("default")
+
+    def warns(*_: Any) -> None:
+        warnings.warn("from a way", stacklevel=1)
+
+    def run() -> None:
+        warnings.warn("of the script", stacklevel=1)
+        step()
+
+    for way in WAYS["sum"]:
+        monkeypatch.setattr(way, "instead", warns)
+    for _ in range(2):
+        run()
+    tried(watch, run)
+    assert [str(each.message) for each in recwarn] == ["of the script"]
 
 
 def test_what_a_call_changes_is_changed_once(watch: WayWatch) -> None:
