@@ -372,7 +372,8 @@ class Capture:
     def _flops_cut(self, step: int) -> None:
         # Ranks count their steps: whether two of them differ is no matter of one rank.
         most = self._times.schedule.traced if self._times.alone else 3
-        if not self._flops.cut(self._store, step=step, most=most, tries=self._times.alone):
+        tries = self._times.alone and not self._times.late()
+        if not self._flops.cut(self._store, step=step, most=most, tries=tries):
             self._open_stacks()
 
     # -- whose code runs: some steps before the last stretch, as the script may end in it, and more behind
