@@ -236,8 +236,9 @@ similar = F.normalize(queries, dim=-1) @ F.normalize(keys, dim=-1).T""",
         addresses=("BN321",),
         for_calls=("torch.multinomial",),
         what_to_change="For one sample of each row, and for samples without replacement, multinomial draws an"
-        " exponential number for every class. Where one is drawn, or with replacement, look a uniform number up"
-        " in the running sum of the weights. For equal weights take randint or randperm.",
+        " exponential number for every class; with replacement it adds all weights up in each call. Look a uniform"
+        " number up in the running sum of the weights, made once where they stay. For equal weights take randint"
+        " or randperm.",
         what_if=WhatIf.CALL_GONE,
         basis="the step without these calls",
         may_break="The draws differ for a given seed.",
@@ -256,6 +257,9 @@ choice = torch.searchsorted(reached, drawn).clamp(max=weights.shape[1] - 1)""",
                 "self-critical: multinomial takes 315 of 592 s",
             ),
             source("https://github.com/pytorch/pytorch/issues/30968", "Categorical.sample too slow"),
+            source(
+                "https://github.com/pytorch/pytorch/issues/1362", "multinomial is the culprit: alias tables"
+            ),
             source(
                 "https://github.com/pyro-ppl/pyro/pull/2383",
                 "Pyro: randperm in place of multinomial",

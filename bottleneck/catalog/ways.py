@@ -9,7 +9,7 @@ from ..model.codes import WhatIf
 from ..model.fix import Arithmetic, Fix, Risk, Source
 from .build import docs, source
 
-_TRIED = "the step with what the other way takes, tried here with the arguments of the call"
+_TRIED = "tried here with the arguments of the call"
 
 
 def _way(

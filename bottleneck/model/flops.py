@@ -199,9 +199,9 @@ def _of_all_pairs(call: OperatorCall) -> bool:
     return len(left) == len(right) and any(map(int.__lt__, left, right)) and any(map(int.__gt__, left, right))
 
 
-def _by_exponentials(call: OperatorCall) -> bool:
-    """An exponential number is drawn for each class."""
-    return call.values[1] == 1 or call.values[2] is False
+def _of_all_classes(call: OperatorCall) -> bool:
+    """An exponential number is drawn for each class, or all are added up for fewer draws than there are."""
+    return call.values[1] == 1 or call.values[2] is False or call.shapes[0][-1] > call.values[1]
 
 
 def _is_part(call: OperatorCall) -> bool:
@@ -237,7 +237,7 @@ COSTLY_AT_TIMES = {
     ),
     "aten::cosine_similarity": (CostlyAtTimes("torch.cosine_similarity", _of_all_pairs, on_gpu=True),),
     "aten::mm": (CostlyAtTimes("torch.matmul", _of_integers),),
-    "aten::multinomial": (CostlyAtTimes("torch.multinomial", _by_exponentials, on_gpu=True),),
+    "aten::multinomial": (CostlyAtTimes("torch.multinomial", _of_all_classes, on_gpu=True),),
     "aten::select": (CostlyAtTimes("torch.select", _is_part, on_gpu=True, of_one=_part),),
     "aten::slice": (CostlyAtTimes("torch.narrow", _is_part, on_gpu=True, of_one=_part),),
 }

@@ -14,8 +14,9 @@ from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.flops import PRODUCTS
 from ...model.run import SourceSite
-from ...model.words import ms, percent, sentence
+from ...model.words import ms, percent
 from ...timeline.lanes.costly import BACKWARD, python_names
+from ...timeline.result import CostlyCall
 from ..base import Analyzer, Facts, kernel_evidence, share_evidence
 from .launch import mostly_launching
 
@@ -339,12 +340,9 @@ class CostlyCalls(Analyzer):
         by_name = [node.site for node in nodes if node.call.rpartition(".")[2] in names]
         # Where a module makes the call, the line of the forward that takes longest is the nearest known.
         leaves = [node.site for node in nodes if node.role == "forward" and not node.children]
-        takes = "takes" if call.left is None else "made another way saves"
         found = self.finding(
             facts,
-            f"Going back anew through what losses share takes {ms(answer.saves_ms)} per step"
-            if call.callee == BACKWARD
-            else f"{sentence(call.shown)} {takes} {ms(answer.saves_ms)} per step, forward and backward",
+            _said_of(call, ms(answer.saves_ms)),
             answer=answer,
             evidence=[
                 Evidence(
@@ -360,6 +358,14 @@ class CostlyCalls(Analyzer):
             else "It was tried with the arguments of one step; with others it may differ.",
         )
         yield msgspec.structs.replace(found, call=call.shown, callee=call.callee)
+
+
+def _said_of(call: CostlyCall, saves: str) -> str:
+    if call.callee == BACKWARD:
+        return f"Going back anew through what losses share takes {saves} per step"
+    if call.left is None:
+        return f"{call.shown} takes {saves} per step, forward and backward"
+    return f"{call.shown[:1].upper()}{call.shown[1:]}: another way saves {saves} per step, tried here"
 
 
 class NarrowKernels(Analyzer):

@@ -212,8 +212,7 @@ def without_calls(call: CostlyCall, gone: Edit) -> Question:
         return Question(
             WhatIf.CALL_GONE,
             gone,
-            f"{call.shown}, forward and backward, made another way; that takes {percent(call.left)} of its"
-            " time, tried here with its own arguments",
+            f"{call.shown} made another way, forward and backward: {percent(call.left)} of its time",
         )
     basis = f"without {call.shown}, forward and backward; the other way to the same result takes time, too"
     if call.callee == BACKWARD:

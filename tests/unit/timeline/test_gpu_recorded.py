@@ -177,3 +177,25 @@ def test_where_nothing_is_cached_the_line_that_says_so_is_named_and_no_empty_cac
     assert "PYTORCH_NO_CUDA_MEMORY_CACHING" in codes["BN201"].title
     assert codes["BN201"].sites[0].short.startswith("postcard_vit.py:7")
     assert "BN202" not in codes
+
+
+@pytest.mark.parametrize(
+    ("name", "fix", "line", "within"),
+    [
+        ("thread-long-kernel-h200", "FX359", "whale_calls.py:30", 0.05),
+        ("thread-window-mask-h200", "FX365", "sonar_windows.py:36", 0.1),
+        ("thread-scattered-rows-h200", "FX353", "birdsong_atoms.py:40", 0.05),
+        # Launches inside the call are priced without all of the profiler's part.
+        ("thread-narrow-svd-h200", "FX356", "bark_patches.py:57", 0.45),
+    ],
+)
+def test_a_call_costs_what_another_way_was_tried_to_spare(
+    name: str, fix: str, line: str, within: float
+) -> None:
+    found = diagnosed(name)
+    (suggested,) = (each for each in found.suggestions[:2] if each.fix == fix)
+    assert not suggested.bound
+    assert suggested.predicted_ms == pytest.approx(float(CASES[name].facts["measured_fixed_ms"]), rel=within)
+    (finding,) = (each for each in found.findings if each.code == "BN321")
+    assert finding.sites[0].short.startswith(line)
+    assert "another way saves" in finding.title
