@@ -23,6 +23,7 @@ from torch.autograd.profiler import record_function
 from ...clocks import perf_counter_ns
 from ...model.run import CostlyCalls, SourceSite
 from .. import torch_private
+from ..events.replacing import Replacements
 from ..lines.functions import TELLS, Functions, call_from, tensors_of
 from ..lines.sites import line_of, user_frame
 from ..profiled import operators_inside, record_operators
@@ -80,11 +81,15 @@ class _Output:
     """Calls that it was given to."""
 
 
+def _show_nothing(*_args: Any, **_kwargs: Any) -> None:
+    """Stand in for what shows warnings."""
+
+
 class WayWatch:
     """One per process, on while a step is looked at."""
 
     def __init__(self) -> None:
-        self._mode = Functions(self._see)
+        self._mode, self._quiet = Functions(self._see), Replacements()
         self._on = self._tries = False
         self._is_sound = True
         self._thread = self._calls = 0
@@ -194,13 +199,12 @@ class WayWatch:
         mark = f"{_MARK}{self._calls}"
         if self._tries and self._is_worth(place) and kwargs.get("out") is None:
             record_operators(False)
-            shown = warnings.showwarning
             # Filters are left alone: with others, Python shows again what it has shown before.
-            warnings.showwarning = lambda *_args, **_kwargs: None
+            self._quiet.set(warnings, "showwarning", _show_nothing)
             try:
                 self._try(call, place, frame, mark)
             finally:
-                warnings.showwarning = shown
+                self._quiet.undo()
                 record_operators(True)
         before_ns = sum(each.ns for each in map(self._output, call.tensors()) if each is not None)
         return _Output(lambda: None, 0, call, place, mark, before_ns=before_ns)
