@@ -197,94 +197,34 @@ def places_of(name: str) -> Iterator[tuple[Any, str]]:
         yield torch.Tensor, "__matmul__"
 
 
-class QuantilesSelected(ByWay):
-    """On the CPU a quantile comes from NumPy's partition."""
-
-    fix, callee = "FX331", "torch.quantile"
-    says = ("ranks selected, nothing sorted, in {}", "quantile")
-
-
-class UniqueByKey(ByWay):
-    """Rows of integers are told apart by one number each."""
-
-    fix, callee = "FX333", "torch.unique"
-    says = ("rows told apart by one number each in {}", "call")
-
-
-class LargestByRows(ByWay):
-    """The places of the largest numbers come from max, and not argmax."""
-
-    fix, callee = "FX335", "torch.argmax"
-    says = ("max or min of rows in {}", "argmax")
-
-
-class IntegersAsFloats(ByWay):
-    """Matrices of integers are multiplied as floats where that is exact."""
-
-    fix, callee = "FX336", "torch.matmul"
-    says = ("multiplied as floats in {}", "product")
-
-
-class PairsByProduct(ByWay):
-    """The similarities of all pairs are one product of normalised vectors."""
-
-    fix, callee = "FX337", "torch.cosine_similarity"
-    says = ("one product for all pairs in {}", "call")
-
-
-class DotsSummed(ByWay):
-    """A batch of dot products is multiplied number by number, and summed."""
-
-    fix, callee = "FX340", "torch.bmm"
-    says = ("multiplied and summed in {}", "call")
-
-
-class OtherLayout(ByWay):
-    """A call gets its numbers side by side."""
-
-    fix, callee = "FX355", "way:layout"
-
-
-class OtherDecomposition(ByWay):
-    """A decomposition is made by another driver, or is another one."""
-
-    fix, callee = "FX356", "way:decomposition"
-
-
-class OtherConvolution(ByWay):
-    """A convolution is made by another algorithm."""
-
-    fix, callee = "FX359", "way:convolution"
-
-
-class WholeRows(ByWay):
-    """Whole rows are added up or read."""
-
-    fix, callee = "FX360", "way:whole-rows"
-
-
-class OtherType(ByWay):
-    """A call is made in another type of numbers."""
-
-    fix, callee = "FX361", "way:type"
-
-
-class SmallByFormula(ByWay):
-    """Small matrices are computed by formula."""
-
-    fix, callee = "FX362", "way:small-matrices"
-
-
-class OtherDistances(ByWay):
-    """Distances are measured in the other mode."""
-
-    fix, callee = "FX363", "way:distances"
-
-
-class FramesAsViews(ByWay):
-    """Overlapping windows are views."""
-
-    fix, callee = "FX367", "way:frames"
+_MADE_ANOTHER_WAY = {
+    "FX331": "torch.quantile",
+    "FX333": "torch.unique",
+    "FX335": "torch.argmax",
+    "FX336": "torch.matmul",
+    "FX337": "torch.cosine_similarity",
+    "FX340": "torch.bmm",
+    "FX355": "way:layout",
+    "FX356": "way:decomposition",
+    "FX359": "way:convolution",
+    "FX360": "way:whole-rows",
+    "FX361": "way:type",
+    "FX362": "way:small-matrices",
+    "FX363": "way:distances",
+    "FX367": "way:frames",
+}
+"""Fix -> the ways that it stands for."""
+_SAYS = {
+    "FX331": ("ranks selected, nothing sorted, in {}", "quantile"),
+    "FX333": ("rows told apart by one number each in {}", "call"),
+    "FX335": ("max or min of rows in {}", "argmax"),
+    "FX336": ("multiplied as floats in {}", "product"),
+    "FX337": ("one product for all pairs in {}", "call"),
+    "FX340": ("multiplied and summed in {}", "call"),
+}
+for _fix, _callee in _MADE_ANOTHER_WAY.items():
+    # Each registers itself.
+    type(_fix, (ByWay,), {"fix": _fix, "callee": _callee, "says": _SAYS.get(_fix, ByWay.says)})
 
 
 _PARTS_WRITTEN = "CopySlices"
