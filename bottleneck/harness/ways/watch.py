@@ -37,6 +37,8 @@ _WORTH = 0.02
 """Of the step, what a call must take to be tried; as with causes."""
 _LONGEST_NS = 6_000_000_000
 """Of trying; what comes later is not tried."""
+_TIMES_LARGER = 8
+"""Than what they are given: results, gradients and what is between, of both ways."""
 _KEPT = 24
 """Calls whose results may be the begin of a chain."""
 _SHAPES = 3
@@ -83,6 +85,12 @@ class _Output:
 
 def _show_nothing(*_args: Any, **_kwargs: Any) -> None:
     """Stand in for what shows warnings."""
+
+
+def _fits(call: Call, instead: Instead) -> bool:
+    """Return whether a call can be made again, and another way, with room to spare: none may fail for it."""
+    needed = sum(each.nbytes for each in {*call.tensors(), *instead.inputs})
+    return bool(_TIMES_LARGER * needed <= torch_private.free_memory())
 
 
 class WayWatch:
@@ -225,7 +233,8 @@ class WayWatch:
                 )
                 tried = self._tried[way, place] = _Tried(site)
             if sizes not in tried.shapes and len(tried.shapes) < _SHAPES:
-                self._time(instead, tried)
+                if _fits(call, instead):
+                    self._time(instead, tried)
                 tried.shapes.add(sizes)
             tried.calls += 1
             before = (each.mark for each in self._outputs.values() if each.call in instead.after)

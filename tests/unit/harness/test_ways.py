@@ -409,8 +409,14 @@ def test_little_calls_are_not_tried(watch: WayWatch) -> None:
     assert "way:sum-of-products" not in {call.callee for call in calls}
 
 
+def test_nothing_is_tried_where_memory_is_short(watch: WayWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_private, "free_memory", lambda: 8 * 4 * 300 * 300 * 64)
+    calls, _ = tried(watch, step)
+    assert calls == []
+
+
 def test_what_is_kept_for_chains_is_bounded(watch: WayWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_bottleneck.harness.torch_private.free_memory", lambda: 4 * 4 * 100)
+    monkeypatch.setattr(torch_private, "free_memory", lambda: 4 * 4 * 100)
     assert watch.begin()
     kept = [torch.ones(10) * k for k in range(50)]
     assert 0 < len(watch._outputs) <= 10
