@@ -97,9 +97,9 @@ def test_every_option_that_a_patch_reads_can_be_given_and_no_other() -> None:
     from torch_bottleneck.harness.trials.patches import PATCHES
 
     for fix, kind in PATCHES.items():
-        source = "".join(
-            inspect.getsource(c) for c in kind.__mro__ if "harness.trials.patches" in c.__module__
-        )
+        # What a table makes is called by its fix, and has no source of its own.
+        written = [c for c in kind.__mro__ if "harness.trials.patches" in c.__module__ and c.__name__ != fix]
+        source = "".join(map(inspect.getsource, written))
         read = set(re.findall(r'self\.option\("(\w+)"', source))
         assert set(by_id(fix).options) <= read, fix
     every = "".join(inspect.getsource(inspect.getmodule(kind) or kind) for kind in PATCHES.values())
