@@ -21,6 +21,7 @@ from ...model.run import AttentionCall, MaskFacts, SiteTime, SourceSite
 from .. import torch_private
 from ..events.replacing import Replacements
 from ..lines.sites import user_site
+from ..ways.way import once
 
 MASK = 3
 """Place of the mask among the arguments of fused attention."""
@@ -30,9 +31,8 @@ MOST_SHAPES = 4
 
 def masks_nothing(mask: torch.Tensor) -> bool:
     """Return whether a mask leaves all scores as they are: True everywhere, or 0 where it is added."""
-    # What is expanded is looked at once.
-    once = mask[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in mask.stride())]
-    return bool(once.all()) if once.dtype is torch.bool else not bool(once.any())
+    numbers = once(mask)
+    return bool(numbers.all()) if numbers.dtype is torch.bool else not bool(numbers.any())
 
 
 def mask_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:

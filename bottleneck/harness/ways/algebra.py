@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from .way import Call, Instead, Made, Way, in_place_of, is_plain, is_real
 
-_PRODUCTS = ("matmul", "mm", "bmm", "mv", "__rmatmul__", "__matmul__")
+_PRODUCTS = ("matmul", "mm", "bmm", "mv", "__rmatmul__")
 
 
 def _factors(call: Call) -> tuple[Any, Any]:
@@ -58,7 +58,7 @@ class Multiplied(Way):
     callee = "way:sum-of-products"
     shown = "a product and its sum"
     functions = ("sum", "mean")
-    follows = ("mul", "__rmul__")
+    follows = ("mul",)
 
     def instead(self, call: Call, made: Made) -> Instead | None:
         summed, dims = call.given(0, "input"), call.given(1, "dim")
@@ -193,7 +193,7 @@ class ThroughFactors(Way):
     callee = "way:order-of-products"
     shown = "a product with a weight made of factors"
     functions = ("linear",)
-    follows = ("kron", "mm", "matmul", "mul", "__rmul__", "div", "add")
+    follows = ("kron", "mm", "matmul", "mul", "div", "add")
 
     def instead(self, call: Call, made: Made) -> Instead | None:
         x, weight, bias = call.given(0, "input"), call.given(1, "weight"), call.given(2, "bias")
@@ -295,10 +295,10 @@ class LookedUp(Way):
 
     callee = "way:one-hot"
     shown = "a product with one-hot rows"
-    functions = ("matmul", "mm", "bmm", "linear", "einsum")
+    functions = ("matmul", "mm", "bmm", "linear")
 
     def instead(self, call: Call, made: Made) -> Instead | None:
-        if call.name == "einsum" or len(call.args) < 2:
+        if len(call.args) < 2:
             return None
         left, right = call.args[:2]
         if not is_real(left, right) or left.requires_grad or left.dim() < 2 or right.dim() != 2:
@@ -355,7 +355,7 @@ class IntegersAsFloats(Way):
 
     callee = "torch.matmul"
     shown = "`torch.matmul()` of integers"
-    functions = ("matmul", "mm", "bmm", "__matmul__", "mv")
+    functions = ("matmul", "mm", "bmm", "mv")
 
     def instead(self, call: Call, made: Made) -> Instead | None:
         a, b = _factors(call)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from .way import Call, Instead, Made, Way, is_plain, is_real
+from .way import Call, Instead, Made, Way, is_plain, is_real, once
 
 _PRODUCTS = ("matmul", "bmm")
 _SAME = ("to", "float", "half", "bfloat16", "type_as", "contiguous")
@@ -134,14 +134,14 @@ class MaskSkipped(Way):
 
 def _allowed(mask: torch.Tensor) -> torch.Tensor | None:
     """Return the pairs that a mask leaves, (length, length); None where samples differ, or it weighs."""
-    once = mask[tuple(slice(0, 1) if step == 0 else slice(None) for step in mask.stride())]
-    if math.prod(once.shape[:-2]) != 1 or mask.requires_grad:
+    pairs = once(mask)
+    if math.prod(pairs.shape[:-2]) != 1 or mask.requires_grad:
         return None
-    once = once.reshape(once.shape[-2:])
-    if once.dtype is torch.bool:
-        return once
-    hidden = once < _HIDDEN
-    return hidden.logical_not() if bool((hidden | (once == 0)).all()) else None
+    pairs = pairs.reshape(pairs.shape[-2:])
+    if pairs.dtype is torch.bool:
+        return pairs
+    hidden = pairs < _HIDDEN
+    return hidden.logical_not() if bool((hidden | (pairs == 0)).all()) else None
 
 
 def _with(call: Call, mask: torch.Tensor) -> Any:

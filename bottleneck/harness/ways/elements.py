@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .way import Call, Instead, Made, Way, in_place_of, is_plain, is_real, same
+from .way import Call, Instead, Made, Way, in_place_of, is_plain, is_real, once, same
 
 _FUNCTIONS = (
     "lgamma", "digamma", "polygamma", "erf", "erfc", "erfinv", "pow", "exp", "expm1", "log",
@@ -38,12 +38,8 @@ class OncePerValue(Way):
             return None
         x = call.tensors()[0]
         others: list[Callable[..., Any]] = []
-        repeated = tuple(
-            slice(0, 1) if n > 1 and step == 0 else slice(None)
-            for n, step in zip(x.shape, x.stride(), strict=True)
-        )
-        if slice(0, 1) in repeated:
-            others.append(lambda x: call.on(x[repeated]).expand(x.shape))
+        if once(x).numel() < x.numel():
+            others.append(lambda x: call.on(once(x)).expand(x.shape))
         flat = x.detach().flatten()
         sample = flat[:: max(1, len(flat) // _SAMPLED)]
         common = sample.float().mode().values.to(x.dtype)
@@ -202,12 +198,12 @@ class UniqueByKey(Way):
 
     callee = "torch.unique"
     shown = "`torch.unique()` of rows"
-    functions = ("unique", "_unique2", "unique_dim")
+    functions = ("unique",)
 
     def instead(self, call: Call, made: Made) -> Instead | None:
         x, inverse = call.given(0, "input"), bool(call.given(2, "return_inverse", False))
         counts, axis = bool(call.given(3, "return_counts", False)), call.given(4, "dim")
-        rows = call.name == "unique" and is_plain(x) and x.dim() == 2 and axis in (0, -2) and x.numel() > 0
+        rows = is_plain(x) and x.dim() == 2 and axis in (0, -2) and x.numel() > 0
         if not rows or x.is_floating_point() or x.is_complex() or x.dtype in (torch.bool, torch.uint64):
             return None
         least = x.amin(0).long()

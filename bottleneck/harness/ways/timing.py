@@ -38,25 +38,22 @@ def timed(instead: Instead) -> Timed | None:
         each.detach().requires_grad_(graded and each.requires_grad and _has_gradients(each))
         for each in instead.inputs
     )
-    try:
-        own = _Runs(instead.own, leaves)
-        ways = {k: _Runs(other, leaves) for k, other in enumerate(instead.others) if own.worked}
-        ways = {k: way for k, way in ways.items() if way.worked and _agree(instead, own, way)}
-        if not ways:
-            return None
-        begun_ns = perf_counter_ns()
-        for turn in range(_TURNS):
-            if turn and perf_counter_ns() - begun_ns > _ENOUGH_NS:
-                break
-            own.run()
-            for way in ways.values():
-                way.run()
-        # A difference that does not show in each turn may be one of the machine.
-        sure = {k: way for k, way in ways.items() if max(way.took_ns) < min(own.took_ns)}
-        best = min(sure, key=lambda k: min(sure[k].took_ns), default=None)
-        return None if best is None else Timed(min(own.took_ns), min(sure[best].took_ns), best)
-    finally:
-        del leaves
+    own = _Runs(instead.own, leaves)
+    ways = {k: _Runs(other, leaves) for k, other in enumerate(instead.others) if own.worked}
+    ways = {k: way for k, way in ways.items() if way.worked and _agree(instead, own, way)}
+    if not ways:
+        return None
+    begun_ns = perf_counter_ns()
+    for turn in range(_TURNS):
+        if turn and perf_counter_ns() - begun_ns > _ENOUGH_NS:
+            break
+        own.run()
+        for way in ways.values():
+            way.run()
+    # A difference that does not show in each turn may be one of the machine.
+    sure = {k: way for k, way in ways.items() if max(way.took_ns) < min(own.took_ns)}
+    best = min(sure, key=lambda k: min(sure[k].took_ns), default=None)
+    return None if best is None else Timed(min(own.took_ns), min(sure[best].took_ns), best)
 
 
 def stands_in(instead: Instead, way: int) -> bool:

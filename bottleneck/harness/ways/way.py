@@ -131,6 +131,11 @@ WAYS: dict[str, list[Way]] = {}
 FOLLOWED: set[str] = set()
 
 
+def once(x: torch.Tensor) -> torch.Tensor:
+    """Return a view of a tensor in which what is repeated, by broadcasting, stands once."""
+    return x[tuple(slice(0, 1) if step == 0 else slice(None) for step in x.stride())]
+
+
 def is_plain(*values: Any) -> bool:
     """Return whether they are tensors of numbers as torch itself makes them."""
     kinds = (torch.Tensor, torch.nn.Parameter)

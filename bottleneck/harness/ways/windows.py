@@ -72,10 +72,7 @@ class OtherConvolution(Way):
         rank = int(call.name[4])
         if not is_real(x, weight, *([] if bias is None else [bias])) or x.dim() != rank + 2:
             return None
-        step, pad, spread = (
-            _for_each(call.given(place, name, default), rank)
-            for place, name, default in ((3, "stride", 1), (4, "padding", 0), (5, "dilation", 1))
-        )
+        step, pad, spread = _geometry(call, rank)
         groups, kernel = call.given(6, "groups", 1), weight.shape[2:]
         if step is None or pad is None or spread is None:
             return None
@@ -110,10 +107,7 @@ class AxisByAxis(Way):
     def instead(self, call: Call, made: Made) -> Instead | None:
         x, weight, bias = call.given(0, "input"), call.given(1, "weight"), call.given(2, "bias")
         rank = int(call.name[4])
-        step, pad, spread = (
-            _for_each(call.given(place, name, default), rank)
-            for place, name, default in ((3, "stride", 1), (4, "padding", 0), (5, "dilation", 1))
-        )
+        step, pad, spread = _geometry(call, rank)
         if not is_real(x, weight) or weight.requires_grad or weight.shape[1] != 1 or x.dim() != rank + 2:
             return None
         if step is None or pad is None or spread is None or bias is not None:
@@ -194,6 +188,12 @@ class FramesAsViews(Way):
         return in_place_of(call, other)
 
 
+def _geometry(call: Call, rank: int) -> list[list[int] | None]:
+    """Return stride, padding and dilation of a convolution, a number for each axis; None for words."""
+    known = ((3, "stride", 1), (4, "padding", 0), (5, "dilation", 1))
+    return [_for_each(call.given(place, name, default), rank) for place, name, default in known]
+
+
 def _for_each(value: Any, rank: int) -> list[int] | None:
     if isinstance(value, int):
         return [value] * rank
@@ -263,13 +263,7 @@ class MeanOfAll(Way):
 
     callee = "way:convolution"
     shown = "pooling"
-    functions = (
-        "adaptive_avg_pool1d",
-        "adaptive_avg_pool2d",
-        "adaptive_avg_pool3d",
-        "avg_pool2d",
-        "interpolate",
-    )
+    functions = ("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "interpolate")
 
     def instead(self, call: Call, made: Made) -> Instead | None:
         x = call.given(0, "input")
@@ -295,11 +289,6 @@ def _is_one(size: Any) -> bool:
 
 
 def _repeated(x: torch.Tensor, times: int) -> torch.Tensor:
-    rank = x.dim() - 2
     shape = [n for size in x.shape[2:] for n in (size, times)]
     wide = x.reshape(*x.shape[:2], *(n for size in x.shape[2:] for n in (size, 1)))
-    return (
-        wide.expand(*x.shape[:2], *shape).reshape(*x.shape[:2], *(n * times for n in x.shape[2:]))
-        if rank
-        else x
-    )
+    return wide.expand(*x.shape[:2], *shape).reshape(*x.shape[:2], *(n * times for n in x.shape[2:]))

@@ -59,25 +59,23 @@ class CostlyRows:
     """What the backward does for them, in order of time, as `rows`."""
     gone: NDArray[np.intp]
     """Those of both that the other way does not need, in order of time."""
-    left: float | None = None
-    """Of their time, what the other way takes, where it was tried."""
-    site: SourceSite | None = None
-    shown: str = ""
+    tried: CostlyCalls | None = None
+    """What was seen where the other way was tried."""
 
     @property
     def saved(self) -> float:
         """Of their time, as far as it is known."""
-        return 1.0 - (self.left or 0.0)
+        return 1.0 - ((self.tried.left if self.tried is not None else None) or 0.0)
 
     def call(self, *, steps: int, site: SourceSite | None = None) -> CostlyCall:
         """Return them for the answer; `site` where none of their own is known."""
-        return CostlyCall(
-            callee=self.callee,
-            count=len(self.rows) / max(1, steps),
-            site=self.site or site,
-            left=self.left,
-            shown=self.shown or f"`{self.callee}()`",
+        call = CostlyCall(
+            callee=self.callee, count=len(self.rows) / max(1, steps), site=site, shown=f"`{self.callee}()`"
         )
+        if self.tried is None:
+            return call
+        shown = self.tried.shown or call.shown
+        return replace(call, site=self.tried.site or site, left=self.tried.left, shown=shown)
 
 
 def costly_rows(
@@ -130,11 +128,7 @@ def costly_rows(
     for name in np.unique(callee).tolist():
         rows, its = calls[callee == name], callee[within] == name
         gone = np.sort(np.concatenate([rows[np.isin(rows, forward)], nodes[its & ~stays]]))
-        its_rows = CostlyRows(callee=name, rows=rows, nodes=nodes[its], gone=gone)
-        if name in tried:
-            of = tried[name]
-            its_rows = replace(its_rows, left=of.left, site=of.site, shown=of.shown)
-        found.append(its_rows)
+        found.append(CostlyRows(callee=name, rows=rows, nodes=nodes[its], gone=gone, tried=tried.get(name)))
     return found
 
 

@@ -16,7 +16,7 @@ stretch without waits is one vectorised pass per lane.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -89,8 +89,7 @@ def not_launched(program: Program, mask: NDArray[np.bool_], share: float = 1.0) 
     """Return the edit in which a share of these activities is not launched, nor dispatched on the host."""
     events = np.zeros(len(program.kind), dtype=bool)
     events[program.event[mask]] = True
-    gone = np.where(events[:, None], share * program.work, 0.0)
-    return Edit(duration=np.where(mask, 1.0 - share, 1.0), gone=gone)
+    return replace(not_called(program, events, share), duration=np.where(mask, 1.0 - share, 1.0))
 
 
 def not_called(program: Program, events: NDArray[np.bool_], share: float = 1.0) -> Edit:

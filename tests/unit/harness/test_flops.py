@@ -95,7 +95,9 @@ def test_what_telling_values_apart_computes_is_none_of_the_steps(
     assert [(call.callee, call.of) for call in found.costly] == [("torch.select", of)]
 
 
-def test_behind_the_counted_steps_come_two_for_other_ways(nothing_compiled: None, tmp_path: Path) -> None:
+def test_behind_the_counted_steps_come_two_for_other_ways(
+    nothing_compiled: None, own_clock: None, tmp_path: Path
+) -> None:
     flops, store = FlopStep(), Store(tmp_path / "run")
     a, b = (torch.randn(300, 64, requires_grad=True) for _ in range(2))
     assert flops.begin(store)
@@ -122,7 +124,7 @@ def test_a_fork_tries_no_ways(nothing_compiled: None, tmp_path: Path) -> None:
 
 
 def test_a_script_that_ends_while_ways_are_tried_keeps_what_was_counted(
-    nothing_compiled: None, tmp_path: Path
+    nothing_compiled: None, own_clock: None, tmp_path: Path
 ) -> None:
     flops, store = FlopStep(), Store(tmp_path / "run")
     a, b = (torch.randn(300, 64, requires_grad=True) for _ in range(2))

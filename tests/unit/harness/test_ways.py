@@ -307,7 +307,7 @@ def test_results_that_differ_by_more_than_rounding_are_not_the_same() -> None:
 
 
 @pytest.fixture(name="watch")
-def _watch() -> Iterator[WayWatch]:
+def _watch(own_clock: None) -> Iterator[WayWatch]:
     if torch_private.dynamo_counter("stats", "unique_graphs"):
         torch._dynamo.utils.counters.clear()  # of what other tests compiled
     watch = WayWatch()
