@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..errors import UsageError
-from ..model.codes import FINDING_CODES, BottleneckClass, Part, WhatIf
+from ..model.codes import FINDING_CODES, BottleneckClass, Part, QuestionKey, WhatIf
 from ..model.diagnosis import StepSummary, WhatIfResult
 from ..model.finding import Evidence, Finding, Interval
 from ..model.memory import MemorySummary
@@ -72,7 +72,7 @@ class Facts:
         value = self.context.get(key)
         return value if isinstance(value, bool) else None
 
-    def ask(self, *questions: WhatIf) -> WhatIfResult | None:
+    def ask(self, *questions: QuestionKey) -> WhatIfResult | None:
         """Return the answer that saves most, None if no question was answered."""
         if not self.timeline.usable_what_ifs:
             return None

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from ..model.codes import WhatIf
+from ..model.codes import QuestionKey
 from ..model.diagnosis import WhatIfResult
 from ..model.finding import NEGLIGIBLE_SHARE, Finding
 from ..model.fix import Fix, Suggestion
@@ -30,7 +30,7 @@ counts for this share of what it saves: more than the small ones, less than that
 def match(
     findings: Iterable[Finding],
     context: Mapping[str, JsonValue],
-    what_ifs: Mapping[WhatIf, WhatIfResult],
+    what_ifs: Mapping[QuestionKey, WhatIfResult],
     true_ms: float | None,
     *,
     fixes: Iterable[Fix] = FIXES,
@@ -70,7 +70,7 @@ def match(
             key=lambda f: (_names_call(fix, f), f.cost_ms or 0.0, not f.note, -fix.addresses.index(f.code)),
         )
         unknown = _unchecked(fix, context)
-        if unknown is not None and not _gains_nothing(fix, what_ifs):
+        if unknown is not None and not _gains_nothing(fix, finding, what_ifs):
             suggestion = _suggest(fix, finding, context, what_ifs, unknown)
             if not finding.call:
                 suggestion = _at_its_place(suggestion, fix, answered)
@@ -110,7 +110,7 @@ def _is_for(fix: Fix, finding: Finding, claimed: tuple[str, ...]) -> bool:
 def applicable(
     suggestions: Iterable[Suggestion],
     context: Mapping[str, JsonValue],
-    what_ifs: Mapping[WhatIf, WhatIfResult],
+    what_ifs: Mapping[QuestionKey, WhatIfResult],
 ) -> tuple[Suggestion, ...]:
     """Return the fixes that can be tried at run time and apply, but answer no finding.
 
@@ -129,21 +129,29 @@ def applicable(
     return tuple(suggestion for suggestion in found if suggestion.can_try)
 
 
-def _is_unanswered(fix: Fix, what_ifs: Mapping[WhatIf, WhatIfResult]) -> bool:
+def _is_unanswered(fix: Fix, what_ifs: Mapping[QuestionKey, WhatIfResult]) -> bool:
     """Return whether the step has nothing of what a fix is about."""
     return fix.only_answered and fix.what_if not in what_ifs
 
 
-def _gains_nothing(fix: Fix, what_ifs: Mapping[WhatIf, WhatIfResult]) -> bool:
+def _gains_nothing(fix: Fix, finding: Finding | None, what_ifs: Mapping[QuestionKey, WhatIfResult]) -> bool:
     """Return whether the replay was asked about this fix and saw no gain."""
-    answer = _answer(fix, what_ifs)
+    answer = _answer(fix, finding, what_ifs)
     return answer is not None and answer.saves_ms <= 0
 
 
-def _answer(fix: Fix, what_ifs: Mapping[WhatIf, WhatIfResult]) -> WhatIfResult | None:
-    """Return what the run says about a fix: the narrower answer if there is one."""
-    asked = (question for question in (fix.narrower, fix.what_if) if question is not None)
-    return next((what_ifs[question] for question in asked if question in what_ifs), None)
+def _answer(
+    fix: Fix, finding: Finding | None, what_ifs: Mapping[QuestionKey, WhatIfResult]
+) -> WhatIfResult | None:
+    """Return what the run says about a fix: the narrowest answer, which may be about the finding's call."""
+    callee = finding.callee if finding is not None else ""
+    asked: list[QuestionKey] = [
+        key
+        for question in (fix.narrower, fix.what_if)
+        if question is not None
+        for key in ((question, callee), question)
+    ]
+    return next((what_ifs[key] for key in asked if key in what_ifs), None)
 
 
 def _shows_nothing(suggestion: Suggestion, finding_ms: float, true_ms: float | None) -> bool:
@@ -170,10 +178,10 @@ def _suggest(
     fix: Fix,
     finding: Finding | None,
     context: Mapping[str, JsonValue],
-    what_ifs: Mapping[WhatIf, WhatIfResult],
+    what_ifs: Mapping[QuestionKey, WhatIfResult],
     unknown: tuple[str, ...],
 ) -> Suggestion:
-    answer, basis = _answer(fix, what_ifs) if not fix.note else None, fix.basis
+    answer, basis = _answer(fix, finding, what_ifs) if not fix.note else None, fix.basis
     narrowed = answer is not None and answer.question is fix.narrower
     if answer is not None:
         basis = f"{answer.basis} ({fix.basis})" if fix.basis and not narrowed else answer.basis

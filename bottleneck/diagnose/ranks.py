@@ -84,9 +84,6 @@ def summary_of(reading: Reading) -> RankSummary:
         base_ns=trace.meta.base_ns if trace is not None else 0,
         budget={line.part.value: line.ms for line in timeline.budget},
         own_work_ms={cause: each[-_STEPS:] for cause, each in timeline.own_work_ms.items()},
-        prices={question.value: answer.saves_ms for question, answer in timeline.what_ifs.items()}
-        if timeline.usable_what_ifs
-        else {},
         counters={name: counter.value for name, counter in counters.values.items()},
         kernels=tuple(
             KernelSketch(shorten(row.name, _NAME_WIDTH), row.count, row.ms, row.ms * turns.get(row.name, 0.0))

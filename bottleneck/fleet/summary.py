@@ -98,8 +98,6 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Part -> ms per step."""
     own_work_ms: dict[LateCause, tuple[float, ...]] = {}
     """Work in each of the last steps, exposed or not, by what a rank is late for if it has more of it."""
-    prices: dict[str, float] = {}
-    """Question -> what the step saves without that cause."""
     counters: dict[str, float] = {}
     kernels: tuple[KernelSketch, ...] = ()
     own_kernels_ms: float = 0.0

@@ -252,6 +252,10 @@ WHAT_IFS: dict[WhatIf, WhatIfEntry] = dict.fromkeys(WhatIf, WhatIfEntry()) | {
 }
 
 
+QuestionKey = WhatIf | tuple[WhatIf, str]
+"""A question, with the call that it is about where it is asked for each of several."""
+
+
 FIX_QUESTIONS = tuple(question for question in WhatIf if WHAT_IFS[question].by_fix)
 
 

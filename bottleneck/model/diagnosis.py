@@ -75,6 +75,8 @@ class WhatIfResult(msgspec.Struct, frozen=True, kw_only=True):
     """An answer of the replay."""
 
     question: WhatIf
+    about: str = ""
+    """The call that it is about, as `Finding.callee`, where the question is asked for each of several."""
     step_ms: float
     """Predicted true step time."""
     saves_ms: float

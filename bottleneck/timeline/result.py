@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Literal
 
-from ..model.codes import LateCause, Part, WhatIf
+from ..model.codes import LateCause, Part, QuestionKey, WhatIf
 from ..model.diagnosis import BudgetLine, KernelRow, WhatIfResult
 from ..model.doubt import Doubt
 from ..model.run import JsonValue, LoopTime, SiteTime, SourceSite
@@ -145,7 +145,7 @@ class Timeline:
     steps: int
     """Whole traced steps behind these figures."""
     budget: tuple[BudgetLine, ...]
-    what_ifs: dict[WhatIf, WhatIfResult]
+    what_ifs: dict[QuestionKey, WhatIfResult]
     kernels: tuple[KernelRow, ...] = ()
     spans: tuple[HostSpan, ...] = ()
     """By exposed time, largest first."""
@@ -171,8 +171,8 @@ class Timeline:
     """The Python loop inside the step that `LOOP_GONE` is about."""
     loop_owner: str = ""
     """See `Tree.owner`."""
-    costly: CostlyCall | None = None
-    """What `CALL_GONE` is about."""
+    costly: tuple[CostlyCall, ...] = ()
+    """What `CALL_GONE` is asked about, each by its `callee`."""
     narrow: NarrowCall | None = None
     """What `KERNELS_SPREAD` is about."""
     full_precision: SourceSite | None = None

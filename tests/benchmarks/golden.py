@@ -86,7 +86,10 @@ def summary(found: Diagnosis) -> dict[str, Any]:
         "combination": [*found.combination.fixes, _ms(found.combination.predicted_ms)]
         if found.combination is not None
         else None,
-        "what_ifs": {answer.question.value: [_ms(answer.step_ms), answer.bound] for answer in found.what_ifs},
+        "what_ifs": {
+            " ".join(filter(None, (answer.question.value, answer.about))): [_ms(answer.step_ms), answer.bound]
+            for answer in found.what_ifs
+        },
     }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from ...model.codes import Part, WhatIf
+from ...model.codes import Part, QuestionKey, WhatIf
 from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.flops import PRODUCTS
@@ -27,7 +27,7 @@ def _lines_of(facts: Facts, is_meant: Callable[[str], bool]) -> list[SourceSite]
     return [node.site for node in lines if node.site is not None]
 
 
-def _priced(facts: Facts, *questions: WhatIf) -> WhatIfResult | None:
+def _priced(facts: Facts, *questions: QuestionKey) -> WhatIfResult | None:
     """The replay's answer, if it saves at least half a percent of the step."""
     answer = facts.ask(*questions)
     return answer if answer is not None and answer.saves_ms >= 0.005 * facts.true_ms else None
@@ -330,10 +330,13 @@ class CostlyCalls(Analyzer):
     code = "BN321"
 
     def find(self, facts: Facts) -> Iterator[Finding]:
-        """Name the call and its line."""
-        answer, call = _priced(facts, WhatIf.CALL_GONE), facts.timeline.costly
-        if answer is None or call is None:
-            return
+        """Name each such call and its line."""
+        for call in facts.timeline.costly:
+            answer = _priced(facts, (WhatIf.CALL_GONE, call.callee))
+            if answer is not None:
+                yield self._about(facts, call, answer)
+
+    def _about(self, facts: Facts, call: CostlyCall, answer: WhatIfResult) -> Finding:
         tree = facts.timeline.tree
         nodes = sorted(tree.walk() if tree is not None else (), key=lambda node: -node.ms)
         names = {f"{name}()" for name in python_names(call.callee)}
@@ -357,7 +360,7 @@ class CostlyCalls(Analyzer):
             if call.left is None
             else "It was tried with the arguments of one step; with others it may differ.",
         )
-        yield msgspec.structs.replace(found, call=call.shown, callee=call.callee)
+        return msgspec.structs.replace(found, call=call.shown, callee=call.callee)
 
 
 def _said_of(call: CostlyCall, saves: str) -> str:

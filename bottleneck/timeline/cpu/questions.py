@@ -90,8 +90,8 @@ class Amounts:
     """Share of the backward that makes gradients nobody uses; no time."""
     idle_rows: float = 0.0
     """Rows of outputs that have no part in the loss."""
-    costly: tuple[CostlyCall, float] | None = None
-    """The operator that takes longest of those for which there is a cheaper way, and its time."""
+    costly: tuple[tuple[CostlyCall, float], ...] = ()
+    """The operators for which there is a cheaper way, each with what it takes more than that."""
     updates: float = 0.0
     """Operators in the update per step; no time."""
 
@@ -175,8 +175,7 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
             bound=True,
         )
     yield from _for_nobody(program, amounts)
-    if amounts.costly is not None:
-        call, call_ms = amounts.costly
+    for call, call_ms in amounts.costly:
         gone = amount_gone(program, call_ms, (*_OPERATORS, Work.ALLOCATOR, Work.HOST))
         yield without_calls(call, Edit(gone=gone))
     yield Question(

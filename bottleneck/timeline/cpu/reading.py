@@ -20,7 +20,7 @@ from ...model.words import milliseconds
 from ...model.work import ComputeFacts
 from ..lanes.budget import budget_lines
 from ..lanes.by_code import code_tree, extra_nodes, plain_nodes, recorded_in_loss, time_of, without
-from ..lanes.costly import CostlyRows, costly_rows
+from ..lanes.costly import costly_rows
 from ..lanes.graph_nodes import idle, nodes_of_graph, wasted
 from ..lanes.labels import Work
 from ..lanes.questions import EAGER, Question, modes_gone
@@ -251,7 +251,7 @@ class CpuReader:
             compiled=_compiled(segments),
             compute=_compute(trace, priced.parts, facts.true_ms) if steps else None,
             loop=self.amounts.loop.loop if self.amounts.loop is not None else None,
-            costly=self.amounts.costly[0] if self.amounts.costly is not None else None,
+            costly=tuple(call for call, _ in self.amounts.costly),
             **self._by_code(priced),
             **self._exchanges(),
         )
@@ -463,17 +463,15 @@ def _for_nobody(trace: Trace, segments: Segments, facts: Facts) -> tuple[float, 
 
 def _costly(
     trace: Trace, segments: Segments, division: Division, facts: Facts
-) -> tuple[CostlyCall, float] | None:
-    """Return the operator that a cheaper way saves most of, and how many ms per step."""
-
-    def spent_ms(calls: CostlyRows) -> float:
-        return calls.saved * unprofiled_ms(trace, segments, division, calls.gone)
-
-    found = costly_rows(trace, among=segments.holds(trace), seen=facts.costly)
-    most = max(found, key=spent_ms, default=None)
-    if most is None:
-        return None
-    return most.call(steps=segments.steps), spent_ms(most)
+) -> tuple[tuple[CostlyCall, float], ...]:
+    """Return the operators for which there is a cheaper way, with what each takes more, ms per step."""
+    return tuple(
+        (
+            calls.call(steps=segments.steps),
+            calls.saved * unprofiled_ms(trace, segments, division, calls.gone),
+        )
+        for calls in costly_rows(trace, among=segments.holds(trace), seen=facts.costly)
+    )
 
 
 def _updates(segments: Segments) -> float:

@@ -148,7 +148,7 @@ class GpuReader:
             ),
             after=answers.after if usable else {},
             loop=self.known.loop.loop if self.known.loop is not None else None,
-            costly=self.known.costly[0] if self.known.costly is not None else None,
+            costly=tuple(call for call, _ in self.known.costly),
             narrow=self.known.narrow.call if self.known.narrow is not None else None,
             full_precision=self._full_precision_line(),
             **self._by_code(priced, usable=usable),
@@ -376,17 +376,14 @@ def _bare(trace: Trace, program: Program, facts: Facts) -> NDArray[np.bool_] | N
 
 def _costly(
     trace: Trace, program: Program, asked: Asked | None, seen: Sequence[CostlyCalls]
-) -> tuple[CostlyCall, NDArray[np.bool_]] | None:
-    """Return the operator of which a cheaper way saves the device most, and its events, (n,)."""
-    found = [(calls, trace.inside(program.row, calls.gone)) for calls in costly_rows(trace, seen=seen)]
-    if not found:
-        return None
-    launched = program.event
-    most, events = max(
-        found, key=lambda each: each[0].saved * float(program.duration[each[1][launched]].sum())
-    )
-    site = asked.main_line(events[launched], program.duration) if asked is not None else None
-    return most.call(steps=program.steps, site=site), events
+) -> tuple[tuple[CostlyCall, NDArray[np.bool_]], ...]:
+    """Return the operators for which there is a cheaper way, and the events of each, (n,)."""
+    found = []
+    for calls in costly_rows(trace, seen=seen):
+        events = trace.inside(program.row, calls.gone)
+        site = asked.main_line(events[program.event], program.duration) if asked is not None else None
+        found.append((calls.call(steps=program.steps, site=site), events))
+    return tuple(found)
 
 
 def _launch_calls(trace: Trace, program: Program) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from itertools import combinations
 import msgspec
 import numpy as np
 
-from ...model.codes import CLASS_QUESTIONS, FIX_QUESTIONS, WHAT_IFS, WhatIf, count_twice
+from ...model.codes import CLASS_QUESTIONS, FIX_QUESTIONS, WHAT_IFS, QuestionKey, WhatIf, count_twice
 from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE
 from ..trace.table import Trace
@@ -33,8 +33,8 @@ _NOTHING = 1e-4
 class Answers:
     """Results by question, and the edits that produced them."""
 
-    results: dict[WhatIf, WhatIfResult]
-    edits: dict[WhatIf, Edit] = field(default_factory=dict)
+    results: dict[QuestionKey, WhatIfResult]
+    edits: dict[QuestionKey, Edit] = field(default_factory=dict)
     after: dict[tuple[WhatIf, WhatIf], float] = field(default_factory=dict)
     """(first removed, then asked) -> step time in ms with both gone."""
 
@@ -93,14 +93,15 @@ class Asker:
 
     def ask(self, questions: Iterable[Question]) -> Answers:
         """Answer the questions, the costly ones also two at a time; only what changes something is kept."""
-        results: dict[WhatIf, WhatIfResult] = {}
-        edits: dict[WhatIf, Edit] = {}
+        results: dict[QuestionKey, WhatIfResult] = {}
+        edits: dict[QuestionKey, Edit] = {}
         for question in questions:
             step = self.step_ms(question.edit, may_lose=question.may_lose)
-            edits[question.name] = question.edit
+            edits[question.key] = question.edit
             if self.true_ms - step > _NOTHING * self.true_ms or question.may_lose:
-                results[question.name] = WhatIfResult(
+                results[question.key] = WhatIfResult(
                     question=question.name,
+                    about=question.about,
                     step_ms=step,
                     saves_ms=self.true_ms - step,
                     basis=question.basis,
@@ -110,8 +111,8 @@ class Asker:
         return Answers(results=results, edits=edits, after=self._pairs(results, edits))
 
     def _relieved(
-        self, results: dict[WhatIf, WhatIfResult], edits: dict[WhatIf, Edit]
-    ) -> dict[WhatIf, WhatIfResult]:
+        self, results: dict[QuestionKey, WhatIfResult], edits: dict[QuestionKey, Edit]
+    ) -> dict[QuestionKey, WhatIfResult]:
         """Return what changes that hold less memory bring when the allocator's calls end with it."""
         calls = results.get(WhatIf.ALLOCATOR_FREE)
         if calls is None or calls.saves_ms < NEGLIGIBLE_SHARE * self.true_ms or not self._calls_allocator:
@@ -120,11 +121,11 @@ class Asker:
         return {
             name: msgspec.structs.replace(answer, relieved_ms=self.step_ms(edits[name].and_also(free)))
             for name, answer in results.items()
-            if WHAT_IFS[name].holds_less
+            if WHAT_IFS[answer.question].holds_less
         }
 
     def _pairs(
-        self, results: dict[WhatIf, WhatIfResult], edits: dict[WhatIf, Edit]
+        self, results: dict[QuestionKey, WhatIfResult], edits: dict[QuestionKey, Edit]
     ) -> dict[tuple[WhatIf, WhatIf], float]:
         """Ask the costly classes, and the fixes that gain most, two at a time."""
         out: dict[tuple[WhatIf, WhatIf], float] = {}

@@ -202,15 +202,14 @@ def python_names(callee: str) -> set[str]:
 
 def without_calls(call: CostlyCall, gone: Edit) -> Question:
     """Ask for the step without such calls; a bound, unless what the other way takes is known, or less."""
+    without = f"without {call.shown}, forward and backward; "
     if call.left is not None:
-        return Question(
-            WhatIf.CALL_GONE,
-            gone,
-            f"{call.shown} made another way, forward and backward: {percent(call.left)} of its time",
-        )
-    basis = f"without {call.shown}, forward and backward; the other way to the same result takes time, too"
-    if call.callee == BACKWARD:
+        basis = f"{call.shown} made another way, forward and backward: {percent(call.left)} of its time"
+    elif call.callee == REPEAT:
+        basis = without + "what works on the copies is not counted"
+    elif call.callee == BACKWARD:
         basis = "without going back again through what an earlier backward of the step has visited"
-    if call.callee == REPEAT:
-        basis = f"without {call.shown}, forward and backward; what works on the copies is not counted"
-    return Question(WhatIf.CALL_GONE, gone, basis, bound=call.callee != REPEAT)
+    else:
+        basis = without + "the other way to the same result takes time, too"
+    bound = call.left is None and call.callee != REPEAT
+    return Question(WhatIf.CALL_GONE, gone, basis, bound=bound, about=call.callee)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.codes import Part, WhatIf
+from ...model.codes import Part, QuestionKey, WhatIf
 from ...model.words import ms, percent
 from ..steps.facts import Facts
 from ..steps.traced import Steps
@@ -38,6 +38,13 @@ class Question:
     bound: bool = False
     may_lose: bool = False
     """The answer is kept where the change would cost time: whoever suggests it should know."""
+    about: str = ""
+    """The call that it is about, where it is asked for each of several."""
+
+    @property
+    def key(self) -> QuestionKey:
+        """What its answer is found by."""
+        return (self.name, self.about) if self.about else self.name
 
 
 def amount_gone(program: Program, ms: float, works: Sequence[Work]) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...model.codes import Part, WhatIf
+from ...model.codes import Part, QuestionKey, WhatIf
 from ...model.diagnosis import BudgetLine, WhatIfResult
 from ...model.run import LoaderFacts, Run, WorkerStart
 from ...model.words import ms
@@ -244,7 +244,7 @@ def with_starts(timeline: Timeline, starts: WorkerStarts) -> Timeline:
     )
 
 
-def _answers(timeline: Timeline, starts: WorkerStarts, *, true_ms: float) -> dict[WhatIf, WhatIfResult]:
+def _answers(timeline: Timeline, starts: WorkerStarts, *, true_ms: float) -> dict[QuestionKey, WhatIfResult]:
     cost = starts.cost_ms
     basis = f"{ms(cost)} per step to start workers, measured"
     answers = {

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ...model.codes import WhatIf
+from ...model.codes import QuestionKey, WhatIf
 from ...model.diagnosis import WhatIfResult
 from ...model.run import LoaderFacts, Production, SiteTime
 from ...model.words import ms, percent
@@ -221,7 +221,7 @@ def supply_answers(
     cores: int | None,
     first_cores: int | None,
     baseline: Baseline | None,
-) -> dict[WhatIf, WhatIfResult]:
+) -> dict[QuestionKey, WhatIfResult]:
     """Answer what no replay can: the producers are other processes, or should be.
 
     `rest_ms` is the step when no batch is waited for, `cores` those that workers may use, `first_cores` those

@@ -68,6 +68,18 @@ def test_a_fix_points_to_the_line_of_the_finding_it_was_made_for_and_not_of_the_
     assert alone.site == SITE
 
 
+def test_of_two_costly_calls_each_has_its_own_fix_with_its_own_price() -> None:
+    calls = {"way:inverse": 40.0, "torch.argmax": 20.0}
+    found = [finding("BN321", saves, call=f"`{callee}`", callee=callee) for callee, saves in calls.items()]
+    answers = {
+        (WhatIf.CALL_GONE, callee): each
+        for callee, saves in calls.items()
+        for each in answer(WhatIf.CALL_GONE, saves, bound=callee == "torch.argmax").values()
+    }
+    got = {s.fix: (s.predicted_ms, s.bound) for s in match(found, {"device.kind": "cpu"}, answers, 100.0)}
+    assert got == {"FX350": (60.0, False), "FX335": (80.0, True)}
+
+
 def test_a_narrower_answer_stands_before_the_bound_and_may_say_that_there_is_nothing_to_gain() -> None:
     fix = make(
         "FX001", what_if=WhatIf.INPUT_READY, what_if_bound=True, narrower=WhatIf.ROWS_BATCHED, basis="at most"

@@ -42,9 +42,8 @@ class Circumstances:
     """Of each activity, the share that computes gradients which nobody needs, (m,); None where none does."""
     idle: NDArray[np.float64] | None = None
     """Of each activity, the share that works on rows that are not in the loss, (m,); None where none does."""
-    costly: tuple[CostlyCall, NDArray[np.bool_]] | None = None
-    """The operator that the device works longest for of those for which there is a cheaper way, and the
-    events of its calls, (n,)."""
+    costly: tuple[tuple[CostlyCall, NDArray[np.bool_]], ...] = ()
+    """The operators for which there is a cheaper way, and the events of the calls of each, (n,)."""
     asked_waits: NDArray[np.bool_] | None = None
     """Events that wait for the device because the script asks for it (`context.asked_waits`), (n,)."""
     narrow: Narrow | None = None

@@ -107,8 +107,7 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
 
 def _done_another_way(program: Program, work: DeviceWork, known: Circumstances) -> Iterator[Question]:
     """Calls for which there is a cheaper one, which takes time, too."""
-    if known.costly is not None:
-        call, events = known.costly
+    for call, events in known.costly:
         yield without_calls(call, not_called(program, events, 1.0 - (call.left or 0.0)))
     if known.narrow is not None:
         yield Question(
