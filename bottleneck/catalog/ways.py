@@ -223,7 +223,8 @@ out[rare] = torch.lgamma(counts[rare] + 1)  # was: torch.lgamma(counts + 1)""",
         "A long kernel is cheaper as a product of Fourier transforms. A kernel of one is a matrix product, and"
         " one as wide as its stride, too: nn.Linear over patches. Groups may take longer than the whole. A box or a"
         " bell runs along one axis after the other, or is a difference of running sums. Pooling"
-        " to one number is a mean, and nearest up-sampling a repetition.",
+        " to one number is a mean, and nearest up-sampling a repetition. Windows by unfold() of which only the mean"
+        " or the largest is used are a pooling.",
         """\
 import torch
 
@@ -398,6 +399,121 @@ frames = sound.unfold(-1, window, hop)
         docs("generated/torch.Tensor.unfold.html", "torch.Tensor.unfold"),
         source("https://github.com/pytorch/pytorch/issues/60466", "F.unfold is slow"),
         may_break="A view shares the signal's memory: what changes one changes the other.",
+        can_try=True,
+    ),
+    _way(
+        "FX368",
+        "diagonal",
+        "Compute the diagonal, not the whole product",
+        "diag(A @ B) and trace(A @ B) make all numbers of a product and throw away what is not on its diagonal."
+        " Multiply the rows of A by the columns of B, and sum.",
+        """\
+diagonal = (a * b.mT).sum(-1)  # was: (a @ b).diagonal(dim1=-2, dim2=-1)""",
+        docs("generated/torch.diagonal.html", "torch.diagonal"),
+        source(
+            "https://github.com/pymc-devs/pytensor/pull/2302",
+            "PyTensor: diag(A @ B) as a sum",
+            "6.9 times for 8,000 rows",
+        ),
+        source("https://github.com/aleximmer/Laplace/pull/121", "Laplace: inner products for the diagonal"),
+    ),
+    _way(
+        "FX369",
+        "bag",
+        "Add rows up while they are looked up",
+        "An embedding that is summed or averaged at once writes each row, reads it again, and does the same in the"
+        " backward. F.embedding_bag (nn.EmbeddingBag) adds rows up while it reads them.",
+        """\
+import torch.nn.functional as F
+
+words = F.embedding_bag(index, table, mode="mean")
+# was: F.embedding(index, table).mean(1)""",
+        docs("generated/torch.nn.EmbeddingBag.html", "torch.nn.EmbeddingBag"),
+        source("https://github.com/pytorch/pytorch/pull/1803", "EmbeddingBag: no intermediate embeddings"),
+        source(
+            "https://github.com/InseeFrLab/torch-fastText/pull/36", "torch-fastText: bags by EmbeddingBag"
+        ),
+    ),
+    _way(
+        "FX370",
+        "search",
+        "Search a sorted list; do not compare with all",
+        "(x[:, None] > limits).sum(-1) compares each number with each limit, and writes all answers. A search in"
+        " sorted limits takes a few comparisons for each: torch.searchsorted or bucketize. For any() of an equality"
+        " call torch.isin.",
+        """\
+import torch
+
+place = torch.searchsorted(limits, x)  # was: (x[:, None] > limits).sum(-1)
+known = torch.isin(x, limits)  # was: (x[:, None] == limits).any(-1)""",
+        docs("generated/torch.searchsorted.html", "torch.searchsorted"),
+        source(
+            "https://github.com/patrick-kidger/torchcubicspline/pull/6",
+            "torchcubicspline: a search in place of comparisons",
+        ),
+        source(
+            "https://github.com/Lightning-AI/torchmetrics/pull/769",
+            "TorchMetrics: bins by bucketize",
+            "about 10 times",
+        ),
+        may_break="The same numbers, if the limits are sorted.",
+    ),
+    _way(
+        "FX371",
+        "sum-of-exps",
+        "Multiply exps; do not write all sums out",
+        "logsumexp(a[:, :, None] + b[None]) writes the sum of each pair, its exp, and both again in the backward."
+        " It is a matrix product of exps: take the largest off each row of a and column of b, multiply, and add it"
+        " to the log (hidden states, CRFs, Sinkhorn).",
+        """\
+top_a, top_b = a.amax(-1, keepdim=True), b.amax(-2, keepdim=True)
+out = ((a - top_a).exp() @ (b - top_b).exp()).log() + top_a + top_b
+# was: torch.logsumexp(a[:, :, None] + b[None], dim=-2)""",
+        docs("generated/torch.logsumexp.html", "torch.logsumexp"),
+        source(
+            "https://github.com/harvardnlp/genbmm/issues/6",
+            "genbmm: a log matrix product",
+            "10 times less memory",
+        ),
+        source("https://github.com/stan-dev/math/issues/3026", "Stan: a log matrix product"),
+        may_break="Terms below the largest by more than 88 are 0: log(0) where they are all there is.",
+    ),
+    _way(
+        "FX372",
+        "bilinear",
+        "Make one product of a bilinear form",
+        "F.bilinear (nn.Bilinear) makes a matrix product for each of its outputs, and again in the backward. Two"
+        " products do the same for all of them; they hold batch * outputs * width numbers in between.",
+        """\
+# was: F.bilinear(x, y, weight)
+whole = weight.movedim(0, 1).flatten(1)
+half = (x @ whole).unflatten(-1, weight.shape[::2])
+out = (half @ y.unsqueeze(-1)).squeeze(-1)""",
+        docs("generated/torch.nn.Bilinear.html", "torch.nn.Bilinear"),
+        source(
+            "https://github.com/explosion/spacy-experimental/pull/47",
+            "spaCy: a bilinear layer by einsum",
+        ),
+        source("https://github.com/pytorch/pytorch/pull/23127", "Bilinear by einsum, measured"),
+        can_try=True,
+    ),
+    _way(
+        "FX373",
+        "zeros",
+        "Leave out the zeros of a matrix",
+        "A matrix of zeros but for a few numbers, as the links of a graph, is multiplied zero by zero while it is"
+        " dense. Make it sparse once, before the loop, and multiply by that: CSR or COO, whichever is faster here.",
+        """\
+import torch
+
+links = adjacency.to_sparse_csr()  # once
+out = torch.sparse.mm(links, x)  # was: adjacency @ x""",
+        docs("sparse.html", "torch.sparse"),
+        source(
+            "https://github.com/pyg-team/pytorch_geometric/pull/9243",
+            "PyG: a sparse matrix of links for pooling",
+        ),
+        source("https://github.com/tkipf/pygcn", "pygcn: links as a sparse matrix"),
         can_try=True,
     ),
 )

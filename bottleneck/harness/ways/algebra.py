@@ -77,7 +77,7 @@ class Multiplied(Way):
         count = math.prod(summed.shape[axis] for axis in gone) if call.name == "mean" else 1
 
         def other(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-            out = _contracted(a, b, rank, gone)
+            out = contracted(a, b, rank, gone)
             out = out / count if count > 1 else out
             return out.reshape([1 if axis in gone else n for axis, n in enumerate(shape)]) if keeps else out
 
@@ -96,7 +96,7 @@ def _by_vector(side: int) -> Callable[..., torch.Tensor]:
     return lambda *pair: pair[1 - side] @ pair[side].reshape(-1)
 
 
-def _contracted(a: torch.Tensor, b: torch.Tensor, rank: int, gone: set[int]) -> torch.Tensor:
+def contracted(a: torch.Tensor, b: torch.Tensor, rank: int, gone: set[int]) -> torch.Tensor:
     """Return (a * b).sum(gone) of two tensors that are broadcast to `rank` axes, by einsum."""
     names: list[str] = []
     parts: list[torch.Tensor] = []

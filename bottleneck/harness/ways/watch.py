@@ -27,11 +27,11 @@ from ..events.replacing import Replacements
 from ..lines.functions import TELLS, Functions, call_from, tensors_of
 from ..lines.sites import line_of, user_frame
 from ..profiled import operators_inside, record_operators
-from . import algebra, attention, elements, factors, windows
+from . import algebra, attention, elements, factors, sums, windows
 from .timing import timed
 from .way import FOLLOWED, WAYS, Call, Instead, Way
 
-__all__ = ["WAYS", "WayWatch", "algebra", "attention", "elements", "factors", "windows"]
+__all__ = ["WAYS", "WayWatch", "algebra", "attention", "elements", "factors", "sums", "windows"]
 
 _WORTH = 0.02
 """Of the step, what a call must take to be tried; as with causes."""
@@ -106,6 +106,8 @@ class WayWatch:
         self._uses: defaultdict[_Place, int] = defaultdict(int)
         """Of what a call makes, in how many others at most."""
         self._outputs: dict[int, _Output] = {}
+        self._before: dict[int, tuple[Callable[[], torch.Tensor | None], int]] = {}
+        """What calls were given in the first step, with its version."""
         self._tried: dict[tuple[Way, _Place], _Tried] = {}
 
     def begin(self, *, tries: bool = False) -> bool:
@@ -202,7 +204,7 @@ class WayWatch:
         frame = user_frame(3)
         if frame is None or not (name in WAYS or name in FOLLOWED):
             return None
-        call, place = Call(function, name, args, kwargs), (name, frame.f_code, frame.f_lasti)
+        call, place = Call(function, name, args, kwargs, self._stays), (name, frame.f_code, frame.f_lasti)
         self._calls += 1
         mark = f"{_MARK}{self._calls}"
         if self._tries and self._is_worth(place) and kwargs.get("out") is None:
@@ -214,6 +216,9 @@ class WayWatch:
             finally:
                 self._quiet.undo()
                 record_operators(True)
+        if not self._tries:
+            given = (each for each in call.tensors() if not each.is_inference())
+            self._before.update((id(each), (weakref.ref(each), each._version)) for each in given)
         before_ns = sum(each.ns for each in map(self._output, call.tensors()) if each is not None)
         return _Output(lambda: None, 0, call, place, mark, before_ns=before_ns)
 
@@ -256,6 +261,10 @@ class WayWatch:
     def _maker(self, value: Any) -> Call | None:
         known = self._output(value)
         return known.call if known is not None and self._uses[known.place] <= 1 else None
+
+    def _stays(self, x: Any) -> bool:
+        before = self._before.get(id(x))
+        return before is not None and x._version == before[1] and before[0]() is x
 
     def _output(self, value: Any) -> _Output | None:
         known = self._outputs.get(id(value))

@@ -34,6 +34,8 @@ class Call:
     """As modes see it: "linalg_inv" of `torch.linalg.inv`, "matmul" of `a @ b`."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    stays: Callable[[torch.Tensor], bool] = lambda _: False
+    """Whether a tensor was there a step before, with the same numbers."""
 
     def given(self, place: int, name: str, default: Any = None) -> Any:
         """Return an argument by its place, or by its name."""

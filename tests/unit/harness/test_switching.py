@@ -120,6 +120,8 @@ def offloaded(out: torch.Tensor) -> torch.Tensor:
 
 
 SQUARE = 2 * torch.eye(3, device=DEVICE)
+PAIRED, FORM = torch.randn(64, 32, device=DEVICE), torch.randn(24, 32, 32, device=DEVICE)
+EMPTY, FULL = torch.eye(600, device=DEVICE), torch.randn(600, 64, device=DEVICE)
 LONG, KERNEL = torch.randn(1, 1, 99, device=DEVICE), torch.randn(1, 1, 17, device=DEVICE)
 OFFLOADS = torch.autograd.graph.save_on_cpu(pin_memory=DEVICE == "cuda")
 
@@ -152,6 +154,8 @@ ON_TOP: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "FX361": lambda out: out + WHOLE.remainder(3).sum(),
     "FX362": lambda out: out + torch.linalg.inv(SQUARE.expand(4, 3, 3)).sum(),
     "FX367": lambda out: out + nn.functional.unfold(out[None, None], (1, 2)).sum(),
+    "FX372": lambda out: out + nn.functional.bilinear(PAIRED, PAIRED, FORM).sum(),
+    "FX373": lambda out: out + (EMPTY @ FULL).sum(),
     "FX363": lambda out: out + torch.cdist(out, out + 9).sum(),
     "FX521": with_constants,
     "FX339": lambda out: out + (out[:, 0] * out[:, 1])[:, None],

@@ -22,7 +22,10 @@ from torch_bottleneck.harness.ways.watch import WAYS, WayWatch
 from torch_bottleneck.harness.ways.way import Call, Instead, same, tensors_of
 
 # Some releases of torch warn of what `acc_events` is asked not to do.
-pytestmark = pytest.mark.filterwarnings("ignore:.*Profiler clears events")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*Profiler clears events"),
+    pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta"),
+]
 
 
 class Calls(TorchFunctionMode):
@@ -36,7 +39,7 @@ class Calls(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
-        call = Call(func, "real" if name == "__get__" else name, args, kwargs or {})
+        call = Call(func, "real" if name == "__get__" else name, args, kwargs or {}, lambda _: True)
         self.all.append(call)
         self.outputs += [(each, call) for each in tensors_of(out)]
         return out
@@ -90,6 +93,18 @@ def pairs_apart(x: torch.Tensor) -> torch.Tensor:
 def bell() -> torch.Tensor:
     line = torch.exp(-(torch.arange(-2.0, 3.0, dtype=torch.float64) ** 2))
     return line[:, None] * line
+
+
+LIMITS = torch.tensor([0.5, -1.0, 0.0, 1.0], dtype=torch.float64)
+NUMBERS = torch.tensor([[-2.0, 0.5, 0.3], [1.0, 9.0, -1.0]], dtype=torch.float64)
+
+
+def nearly_empty() -> torch.Tensor:
+    return torch.eye(9, dtype=torch.float64) * 2
+
+
+def windows(x: torch.Tensor) -> torch.Tensor:
+    return x.unfold(2, 4, 2).unfold(3, 3, 1)
 
 
 COUNTS = torch.tensor([0.0, 0.0, 3.0, 0.0, 1.0, 0.0] * 30)
@@ -220,6 +235,35 @@ CASES: dict[str, tuple[str, Callable[[], Any]]] = {
         "way:mask",
         lambda: masked(torch.block_diag(*[torch.ones(2, 2)] * 3).bool().expand(2, 3, 6, 6)),
     ),
+    "diagonal": ("way:diagonal", lambda: (leaf(2, 4, 6) @ leaf(2, 6, 5)).diagonal(dim1=-2, dim2=-1)),
+    "diagonal of a matrix": ("way:diagonal", lambda: (leaf(4, 6) @ leaf(6, 4)).diag()),
+    "trace": ("way:diagonal", lambda: torch.trace(torch.mm(leaf(4, 6), leaf(6, 4)))),
+    "bags": ("way:bag", lambda: F.embedding(INDEX.view(1, 7), leaf(4, 3)).sum(1)),
+    "means of bags": ("way:bag", lambda: F.embedding(INDEX.repeat(2, 1), leaf(4, 3)).mean(dim=-2)),
+    "bags with padding": (
+        "way:bag",
+        lambda: F.embedding(INDEX.repeat(2, 3, 1).clamp(max=2), leaf(4, 3), padding_idx=3).sum(2),
+    ),
+    "above limits": ("way:search", lambda: (NUMBERS[..., None] > LIMITS).sum(-1)),
+    "from limits on": ("way:search", lambda: torch.le(LIMITS, NUMBERS[..., None]).float().sum(dim=-1)),
+    "limits above": ("way:search", lambda: (LIMITS[:, None, None] > NUMBERS).long().sum(0)),
+    "limits from it on": ("way:search", lambda: (NUMBERS[:, None] <= LIMITS[:, None]).sum(1)),
+    "one of a list": ("way:search", lambda: (NUMBERS.unsqueeze(-1) == LIMITS).any(-1)),
+    "logs of products": (
+        "way:sum-of-exps",
+        lambda: torch.logsumexp(leaf(2, 5, 4).unsqueeze(-1) + leaf(4, 6), dim=-2),
+    ),
+    "logs with a vector": ("way:sum-of-exps", lambda: (leaf(5, 4) + leaf(4)).logsumexp(1)),
+    "means of windows": ("way:convolution", lambda: leaf(2, 9).unfold(1, 3, 2).mean(-1)),
+    "largest of windows": ("way:convolution", lambda: leaf(3, 2, 9, 8).unfold(2, 3, 3).amax(-1)),
+    "means of two axes": ("way:convolution", lambda: windows(leaf(2, 3, 9, 8)).mean((-1, -2))),
+    "bilinear": ("way:bilinear", lambda: F.bilinear(leaf(5, 3), leaf(5, 4), leaf(6, 3, 4), leaf(6))),
+    "bilinear without a bias": (
+        "way:bilinear",
+        lambda: F.bilinear(leaf(2, 5, 3), leaf(2, 5, 4), leaf(6, 3, 4)),
+    ),
+    "mostly zeros": ("way:zeros", lambda: nearly_empty() @ leaf(9, 3)),
+    "mostly zeros for a batch": ("way:zeros", lambda: torch.matmul(nearly_empty(), leaf(2, 9, 3))),
     "attention with a bias": (
         "way:attention",
         lambda: attended(lambda q, k: q @ k * 0.3 + torch.eye(6, dtype=q.dtype), 4),
@@ -256,11 +300,20 @@ NONE: dict[str, Callable[[], Any]] = {
     "a kernel of no axes": lambda: F.conv2d(leaf(2, 1, 9, 9), torch.randn(1, 1, 3, 3, dtype=torch.float64)),
     "pairs of two tensors": lambda: (leaf(2, 5)[:, None] - leaf(2, 5)[:, :, None]).abs().sum((1, 2)),
     "a bias": lambda: masked(torch.randn(6, 6, dtype=torch.float64)),
+    "another diagonal": lambda: (leaf(4, 6) @ leaf(6, 4)).diagonal(1),
+    "the sum of all rows": lambda: F.embedding(INDEX.view(1, 7), leaf(4, 3)).sum(-1),
+    "numbers compared one by one": lambda: NUMBERS.gt(NUMBERS.flip(0)).sum(-1),
+    "limits of each row": lambda: (NUMBERS[..., None] > NUMBERS[:, None]).sum(-1),
+    "logs of sums one by one": lambda: (leaf(5, 4) + leaf(5, 4)).logsumexp(1),
+    "windows of which one is read": lambda: leaf(2, 9).unfold(1, 3, 2).mean(0),
+    "many numbers": lambda: torch.rand(9, 9, dtype=torch.float64) @ leaf(9, 3),
+    "zeros that are learnt": lambda: (nearly_empty() * leaf(9, 9)) @ leaf(9, 3),
     "a mask that is learnt": lambda: attended(lambda q, k: q @ k + leaf(6, 6), 4),
 }
 IN_QUESTION = {
     "way:inverse", "way:sum-of-products", "way:one-hot", "way:sort", "way:whole-rows", "way:convolution",
-    "way:attention", "way:mask", "way:real-fft", "way:pairs-apart", "way:frames",
+    "way:attention", "way:mask", "way:real-fft", "way:pairs-apart", "way:frames", "way:diagonal",
+    "way:bag", "way:search", "way:sum-of-exps", "way:zeros",
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ way cannot do is left to the function itself.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Hashable, Iterator
@@ -112,6 +113,10 @@ class KeptAsCsr(OtherWay):
         self._seen.clear()
 
 
+_UNKNOWN = -1
+"""Which of the other ways is faster, before one was tried."""
+
+
 class ByWay(Patch):
     """Calls of some functions are made in another way that is faster for their own arguments."""
 
@@ -129,6 +134,8 @@ class ByWay(Patch):
         }
         self._which: dict[Hashable, int | None] = {}
         """By way, function and sizes: which of the other ways; None for the call itself."""
+        self._given: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        """What calls were given, with its version."""
         for name in sorted({name for way in self._ways for name in way.functions if name[-1] != "_"}):
             for owner, attribute in places_of(name):
                 self.replaced.put(owner, attribute, functools.partial(self._make, name))
@@ -141,7 +148,7 @@ class ByWay(Patch):
                 return original(*args, **kwargs)
             self._busy = True  # what the other way calls is not made another way
             try:
-                found = self._found_way(ways, Call(original, name, args, kwargs))
+                found = self._found_way(ways, Call(original, name, args, kwargs, self._stays))
                 if found is None:
                     return original(*args, **kwargs)
                 self.acted_here()
@@ -151,24 +158,26 @@ class ByWay(Patch):
 
         return call
 
+    def _stays(self, x: torch.Tensor) -> bool:
+        before, self._given[x] = self._given.get(x), x._version
+        return bool(before == x._version)
+
     def _found_way(self, ways: list[Way], call: Call) -> Callable[[], Any] | None:
         sizes = (call.name, *((each.shape, each.stride(), each.dtype) for each in call.tensors()))
         for way in ways:
+            if (which := self._which.get((way, sizes), _UNKNOWN)) is None:
+                continue
             try:
-                instead = (
-                    way.instead(call, lambda _: None)
-                    if self._which.get((way, sizes), 0) is not None
-                    else None
-                )
-                if instead is None:
-                    continue
-                if (way, sizes) not in self._which:
-                    self._which[way, sizes] = self._chosen(instead)
+                with warnings.catch_warnings() if which == _UNKNOWN else contextlib.nullcontext():
+                    if which == _UNKNOWN:
+                        warnings.simplefilter("ignore")  # that a layout is a beta
+                    instead = way.instead(call, lambda _: None)
+                    if instead is not None and which == _UNKNOWN:
+                        which = self._which[way, sizes] = self._chosen(instead)
             except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError):
                 self._which[way, sizes] = None  # given in another form than ways know
                 continue
-            which = self._which[way, sizes]
-            if which is not None:
+            if instead is not None and which is not None:
                 return functools.partial(instead.others[which], *instead.inputs)
         return None
 
@@ -212,6 +221,8 @@ _MADE_ANOTHER_WAY = {
     "FX362": "way:small-matrices",
     "FX363": "way:distances",
     "FX367": "way:frames",
+    "FX372": "way:bilinear",
+    "FX373": "way:zeros",
 }
 """Fix -> the ways that it stands for."""
 _SAYS = {
