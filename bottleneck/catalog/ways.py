@@ -516,4 +516,49 @@ out = torch.sparse.mm(links, x)  # was: adjacency @ x""",
         source("https://github.com/tkipf/pygcn", "pygcn: links as a sparse matrix"),
         can_try=True,
     ),
+    _way(
+        "FX374",
+        "rounds",
+        "Make one call for all rounds of the loop",
+        "The rounds of this loop do not need each other here: what one makes goes into none of the others. One call"
+        " on the arguments of all of them, in one tensor, takes what was tried; many small calls cost their"
+        " dispatch, read the weights each time, and leave cores idle.",
+        """\
+import torch
+
+# was: torch.stack([layer(x) for x in rounds])
+out = layer(torch.stack(rounds))""",
+        docs("generated/torch.vmap.html", "torch.vmap: a function of one sample, for all"),
+        source(
+            "https://github.com/OpenNMT/OpenNMT-py/pull/164",
+            "OpenNMT: all words in one call where none needs the one before",
+            "4,000 to 10,000 words a second",
+        ),
+        source("https://github.com/xuhuihuang/ts-dar/pull/1", "ts-dar: by batch, not by sample", "10 times"),
+        may_break="All rounds' results are held at once.",
+    ),
+    _way(
+        "FX375",
+        "sequence",
+        "Give an RNN the whole sequence",
+        "Here only the state goes from one time step to the next, and the inputs are known before. nn.LSTM, nn.GRU"
+        " and nn.RNN take all time steps in one call, and multiply the inputs of all of them at once.",
+        """\
+import torch
+
+rnn = torch.nn.LSTM(features, hidden, batch_first=True)
+outputs, state = rnn(inputs)
+# was: for t in range(steps): h, c = cell(inputs[:, t], (h, c))""",
+        docs("generated/torch.nn.LSTM.html", "torch.nn.LSTM"),
+        source(
+            "https://github.com/OpenNMT/OpenNMT-py/pull/164",
+            "OpenNMT: the decoder's LSTM in one call",
+            "4,000 to 10,000 words a second",
+        ),
+        source(
+            "https://github.com/pytorch/pytorch/issues/2741",
+            "A loop over LSTMCell and nn.LSTM",
+        ),
+        may_break="Dropout between layers differs from one that is written into the loop.",
+    ),
 )

@@ -340,6 +340,8 @@ INPUTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "FX371": lambda _: {"a": torch.randn(3, 4), "b": torch.randn(4, 5)},
     "FX372": lambda _: {"x": torch.randn(5, 3), "y": torch.randn(5, 4), "weight": torch.randn(6, 3, 4)},
     "FX373": lambda _: {"adjacency": torch.eye(4), "x": torch.randn(4, 2)},
+    "FX374": lambda _: {"layer": torch.nn.Linear(4, 2), "rounds": [torch.randn(3, 4)] * 2},
+    "FX375": lambda _: {"features": 4, "hidden": 8, "inputs": torch.randn(2, 3, 4)},
     "FX365": lambda _: {"windows": 2, **{name: torch.randn(1, 2, 4, 8) for name in "qkv"}},
     "FX363": lambda _: {"a": torch.randn(3, 8), "b": torch.randn(4, 8)},
     "FX346": lambda _: {"window": torch.zeros(4, 3), "new": torch.ones(3), "step": 5},

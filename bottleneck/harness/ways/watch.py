@@ -26,12 +26,14 @@ from .. import torch_private
 from ..events.replacing import Replacements
 from ..lines.functions import TELLS, Functions, call_from, tensors_of
 from ..lines.sites import line_of, user_frame
+from ..lines.step_loops import loops_around
 from ..profiled import operators_inside, record_operators
-from . import algebra, attention, elements, factors, sums, windows
+from . import algebra, attention, elements, factors, rounds, sums, windows
+from .rounds import Flow
 from .timing import timed
 from .way import FOLLOWED, WAYS, Call, Instead, Way
 
-__all__ = ["WAYS", "WayWatch", "algebra", "attention", "elements", "factors", "sums", "windows"]
+__all__ = ["WAYS", "WayWatch", "algebra", "attention", "elements", "factors", "rounds", "sums", "windows"]
 
 _WORTH = 0.02
 """Of the step, what a call must take to be tried; as with causes."""
@@ -87,6 +89,21 @@ def _show_nothing(*_args: Any, **_kwargs: Any) -> None:
     """Stand in for what shows warnings."""
 
 
+def _sizes(call: Call) -> Hashable:
+    return tuple((each.shape, each.dtype) for each in call.tensors())
+
+
+def _site(frame: FrameType, *, in_loop: bool) -> SourceSite:
+    """Return the line of a call, or the one in the innermost loop that leads to it."""
+    at: FrameType | None = frame
+    while in_loop and at is not None:
+        code, line = at.f_code, line_of(at)
+        if loops_around(code.co_filename, line, since=code.co_firstlineno):
+            return SourceSite(file=code.co_filename, line=line, function=code.co_name)
+        at = at.f_back
+    return SourceSite(file=frame.f_code.co_filename, line=line_of(frame), function=frame.f_code.co_name)
+
+
 def _fits(call: Call, instead: Instead) -> bool:
     """Return whether a call can be made again, and another way, with room to spare: none may fail for it."""
     needed = sum(each.nbytes for each in {*call.tensors(), *instead.inputs})
@@ -105,10 +122,14 @@ class WayWatch:
         self._spent_ns: Counter[_Place] = Counter()
         self._uses: defaultdict[_Place, int] = defaultdict(int)
         """Of what a call makes, in how many others at most."""
+        self._rounds: Counter[Hashable] = Counter()
+        """Calls of the first step by place and sizes."""
+        self._flow = Flow()
         self._outputs: dict[int, _Output] = {}
         self._before: dict[int, tuple[Callable[[], torch.Tensor | None], int]] = {}
         """What calls were given in the first step, with its version."""
         self._tried: dict[tuple[Way, _Place], _Tried] = {}
+        self._ruled_out: set[tuple[Way, _Place]] = set()
 
     def begin(self, *, tries: bool = False) -> bool:
         """Look at the next step; False where it cannot. `tries`: at other ways of what took long before."""
@@ -126,6 +147,7 @@ class WayWatch:
             torch_private.leave(self._mode)
         self._on = False
         self._outputs.clear()
+        self._flow.clear()
         if not self._tries:
             self._step_ns = perf_counter_ns() - self._begun_ns
         return self._is_sound and any(map(self._is_worth, self._spent_ns))
@@ -134,7 +156,9 @@ class WayWatch:
         """Return the calls for which another way is faster, from the profile of the step that tried them."""
         best: dict[_Place, tuple[Way, _Tried]] = {}
         for (way, place), tried in self._tried.items():
-            if tried.saves_ns > (best[place][1].saves_ns if place in best else 0.0):
+            if (way, place) not in self._ruled_out and tried.saves_ns > (
+                best[place][1].saves_ns if place in best else 0.0
+            ):
                 best[place] = way, tried
         marks = {mark for _, tried in best.values() for mark in tried.marks}
         inside, counts = operators_inside(profile, marks)
@@ -170,10 +194,13 @@ class WayWatch:
             except Exception:  # what is looked at may be of any kind; the script goes on as if nobody had
                 self._is_sound = False
         if noted is None:
-            return call_from(caller, function, args, kwargs)
+            out = call_from(caller, function, args, kwargs)
+            self._flows(function, args, kwargs, out)
+            return out
         if self._tries:
             with record_function(noted.mark):
                 out = call_from(caller, function, args, kwargs)
+            self._flows(function, args, kwargs, out, noted.place)
         else:
             torch_private.wait_for_device()
             since_ns = perf_counter_ns()
@@ -186,6 +213,16 @@ class WayWatch:
         except Exception:  # as above
             self._is_sound = False
         return out
+
+    def _flows(
+        self, function: Callable[..., Any], args: Any, kwargs: Any, out: Any, place: _Place | None = None
+    ) -> None:
+        if not self._tries or not self._looks():
+            return
+        try:
+            self._flow.note(getattr(function, "__name__", ""), (args, kwargs), out, place)
+        except Exception:  # as in `_see`
+            self._is_sound = False
 
     def _looks(self) -> bool:
         mine = self._is_sound and threading.get_ident() == self._thread
@@ -205,6 +242,9 @@ class WayWatch:
         if frame is None or not (name in WAYS or name in FOLLOWED):
             return None
         call, place = Call(function, name, args, kwargs, self._stays), (name, frame.f_code, frame.f_lasti)
+        if self._tries:
+            before = self._flow.before(place, self._rounds[place, _sizes(call)])
+            call = replace(call, before=before)
         self._calls += 1
         mark = f"{_MARK}{self._calls}"
         if self._tries and self._is_worth(place) and kwargs.get("out") is None:
@@ -219,6 +259,7 @@ class WayWatch:
         if not self._tries:
             given = (each for each in call.tensors() if not each.is_inference())
             self._before.update((id(each), (weakref.ref(each), each._version)) for each in given)
+            self._rounds[place, _sizes(call)] += 1
         before_ns = sum(each.ns for each in map(self._output, call.tensors()) if each is not None)
         return _Output(lambda: None, 0, call, place, mark, before_ns=before_ns)
 
@@ -226,6 +267,8 @@ class WayWatch:
         sizes = tuple((each.shape, each.stride(), each.dtype) for each in call.tensors())
         for way in WAYS.get(call.name, ()):
             tried = self._tried.get((way, place))
+            if way.forbids(call):
+                self._ruled_out.add((way, place))
             if tried is not None and sizes in tried.shapes and not way.follows:
                 tried.calls += 1
                 tried.marks.add(mark)
@@ -233,10 +276,7 @@ class WayWatch:
             if (instead := self._instead(way, call)) is None:
                 continue
             if tried is None:
-                site = SourceSite(
-                    file=frame.f_code.co_filename, line=line_of(frame), function=frame.f_code.co_name
-                )
-                tried = self._tried[way, place] = _Tried(site)
+                tried = self._tried[way, place] = _Tried(_site(frame, in_loop=way.in_loop))
             if sizes not in tried.shapes and len(tried.shapes) < _SHAPES:
                 if _fits(call, instead):
                     self._time(instead, tried)
@@ -254,8 +294,8 @@ class WayWatch:
     def _time(self, instead: Instead, tried: _Tried) -> None:
         since_ns = perf_counter_ns()
         if self._trying_ns < _LONGEST_NS and (took := timed(instead)) is not None:
-            tried.own_ns += took.own_ns
-            tried.other_ns += took.other_ns
+            tried.own_ns += took.own_ns // instead.calls
+            tried.other_ns += took.other_ns // instead.calls
         self._trying_ns += perf_counter_ns() - since_ns
 
     def _maker(self, value: Any) -> Call | None:

@@ -26,6 +26,18 @@ def _filled(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """The call before at the same place of the script, in the same step."""
+
+    count: int
+    """Calls with arguments of these sizes that the place makes in a step."""
+    given: tuple[Callable[[], torch.Tensor | None], ...]
+    """Its tensors, as far as they are still held."""
+    needs: Callable[[torch.Tensor], bool]
+    """Whether a tensor is made from what that call has made, or may be."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """A call of one of torch's functions."""
 
@@ -36,6 +48,7 @@ class Call:
     kwargs: dict[str, Any]
     stays: Callable[[torch.Tensor], bool] = lambda _: False
     """Whether a tensor was there a step before, with the same numbers."""
+    before: Round | None = None
 
     def given(self, place: int, name: str, default: Any = None) -> Any:
         """Return an argument by its place, or by its name."""
@@ -96,6 +109,8 @@ class Instead:
     after: tuple[Call, ...] = ()
     """Calls before this one that the other way makes needless."""
     alike: Callable[[Any, Any], bool] = same
+    calls: int = 1
+    """How many calls of the script either way stands for."""
 
 
 def in_place_of(call: Call, *others: Callable[..., Any], alike: Callable[[Any, Any], bool] = same) -> Instead:
@@ -116,6 +131,8 @@ class Way:
     """Names of those that may come before in the chain."""
     stands_in: ClassVar[bool] = True
     """It gives all that the call gives, so that a program can go on with it."""
+    in_loop: ClassVar[bool] = False
+    """It is about the loop that the call is made in."""
 
     def __init_subclass__(cls) -> None:
         way = cls()
@@ -126,6 +143,10 @@ class Way:
     def instead(self, call: Call, made: Made) -> Instead | None:
         """Return the other way for a call, or None where there is none."""
         raise NotImplementedError
+
+    def forbids(self, call: Call) -> bool:
+        """Return whether a call rules out the other way for all calls at its place."""
+        return False
 
 
 WAYS: dict[str, list[Way]] = {}

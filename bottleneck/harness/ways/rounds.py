@@ -1,0 +1,226 @@
+"""Ways of loops: a call in each round, where one call could have all rounds.
+
+In: calls, with what is known of the one before at the same place. Out: one call on the arguments of all
+rounds, where no round needs what the one before has made; for RNNs, where only their state does.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ..lines.functions import tensors_of
+from .way import Call, Instead, Made, Round, Way, is_plain, same
+
+_LOOP = 4
+"""Calls; fewer are no loop, but a model that is called more than once (BN507)."""
+_AT_ONCE = 64
+"""Of more rounds, so many are timed."""
+
+
+class OneForAll(Way):
+    """The arguments of all rounds in one tensor, further along its first axis."""
+
+    callee = "way:rounds"
+    shown = "calls in the rounds of a loop"
+    functions = (
+        "linear", "matmul", "mm", "bmm", "baddbmm", "addmm", "einsum", "conv1d", "conv2d", "conv3d",
+        "softmax", "log_softmax", "tanh", "sigmoid", "relu", "gelu", "silu", "softplus", "layer_norm",
+        "group_norm", "cat", "add", "sub", "mul", "div", "exp", "log", "sqrt", "pow", "masked_fill",
+        "where", "embedding", "cdist", "logsumexp", "sum", "mean", "amax", "max_pool2d", "interpolate",
+        "grid_sample", "fft_rfft", "fft_fft", "linalg_solve", "linalg_inv", "linalg_cholesky",
+        "scaled_dot_product_attention",
+    )  # fmt: skip
+    stands_in = False
+    in_loop = True
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        before, tensors = call.before, call.tensors()
+        if before is None or before.count < _LOOP or len(before.given) != len(tensors):
+            return None
+        if not is_plain(*tensors) or call.kwargs.get("out") is not None:
+            return None
+        new = [k for k, x in enumerate(tensors) if before.given[k]() is not x]
+        if not new or self.forbids(call) or any(not tensors[k].dim() for k in new):
+            return None
+        count, width = min(before.count, _AT_ONCE), len(tensors)
+        wide = tuple(_repeated(tensors[k], count, 0) for k in new)
+
+        def own(*given: torch.Tensor) -> tuple[Any, ...]:
+            return tuple(call.on(*given[:width]) for _ in range(count))
+
+        def other(*given: torch.Tensor) -> Any:
+            one = list(given[:width])
+            for k, whole in zip(new, given[width:], strict=True):
+                one[k] = whole
+            return call.on(*one)
+
+        return Instead((*tensors, *wide), own, (other,), alike=_alike, calls=count)
+
+    def forbids(self, call: Call) -> bool:
+        return call.before is not None and any(map(call.before.needs, call.tensors()))
+
+
+def _repeated(x: torch.Tensor, count: int, axis: int) -> torch.Tensor:
+    x, graded = x.detach(), x.requires_grad
+    whole = torch.stack([x] * count) if x.dim() == 1 else torch.cat([x] * count, axis)
+    return whole.requires_grad_(graded)
+
+
+def _alike(own: Any, other: Any) -> bool:
+    """Return whether the results of all rounds are those of the one call, one after the other."""
+    return same(torch.cat([each.flatten() for each in tensors_of(own)]), other.flatten())
+
+
+class WholeSequence(Way):
+    """An RNN that takes one time step per call gets all of them, and hands its state on by itself."""
+
+    callee = "way:sequence"
+    shown = "an RNN that takes one time step per call"
+    functions = (
+        "lstm",
+        "gru",
+        "rnn_tanh",
+        "rnn_relu",
+        "lstm_cell",
+        "gru_cell",
+        "rnn_tanh_cell",
+        "rnn_relu_cell",
+    )
+    stands_in = False
+    in_loop = True
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        before, tensors = call.before, call.tensors()
+        if before is None or before.count < _LOOP or not is_plain(*tensors) or call.kwargs:
+            return None
+        x, cell = tensors[0], call.name.endswith("_cell")
+        states = 2 if call.name.startswith("lstm") else 1
+        if (
+            self.forbids(call)
+            or x.dim() != (2 if cell else 3)
+            or not (cell or isinstance(call.args[2], list))
+        ):
+            return None
+        axis = 1 if not cell and call.args[-1] else 0
+        count, width = min(before.count, _AT_ONCE), len(tensors)
+        whole = torch.stack([x.detach()] * count).requires_grad_(x.requires_grad) if cell else _repeated(
+            x, count, axis
+        )  # fmt: skip
+
+        def own(x: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+            state, weights = given[:states], given[states : width - 1]
+            outs = []
+            for _ in range(count):
+                out = call.on(x, *state, *weights)
+                out = out if isinstance(out, tuple) else (out,)
+                outs.append(out[0])
+                state = out[-states:]
+            return torch.stack(outs) if cell else torch.cat(outs, axis)
+
+        def other(_: torch.Tensor, *given: torch.Tensor) -> Any:
+            state, weights = given[:states], given[states : width - 1]
+            if not cell:
+                return call.on(given[-1], *state, *weights)[0]
+            run = getattr(torch, call.name.removesuffix("_cell"))
+            first = tuple(each[None] for each in state)
+            hx = first if states == 2 else first[0]
+            return run(given[-1], hx, list(weights), len(weights) == 4, 1, 0.0, True, False, False)[0]
+
+        return Instead((*tensors, whole), own, (other,), alike=same_values, calls=count)
+
+    def forbids(self, call: Call) -> bool:
+        return call.before is not None and call.before.needs(call.tensors()[0])
+
+
+def same_values(own: Any, other: Any) -> bool:
+    """Return whether values are the same; what they are the gradients of differs."""
+    return same(own, other)
+
+
+_TELLS_PYTHON = {
+    "item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__len__", "__contains__",
+    "equal", "allclose",
+}  # fmt: skip
+_WRITES = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
+_NODES = 5_000
+"""Of a graph, looked through before a call counts as one that needs the round before."""
+
+
+class Flow:
+    """What the calls of one step make from what others have made.
+
+    By the calls themselves, which also sees numbers without gradients, and by the graph, which also sees what
+    is made by no function of torch's.
+    """
+
+    def __init__(self) -> None:
+        self._bits: dict[object, int] = {}
+        self._from: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        """Tensor -> from which places, as bits."""
+        self._told = 0
+        """Places whose results the script has looked at: it may do anything with them."""
+        self._last: dict[object, tuple[tuple[weakref.ref[torch.Tensor], ...], int | None]] = {}
+
+    def clear(self) -> None:
+        """A step begins, or has ended."""
+        self._bits, self._from, self._last, self._told = {}, {}, {}, 0
+
+    def note(self, name: str, given: tuple[Any, ...], out: Any, place: object = None) -> None:
+        """A call has been made; `place` where it may be one of the rounds of a loop."""
+        origin = 0
+        if place is not None:
+            origin = self._bits.setdefault(place, 1 << len(self._bits))
+            self._last[place] = tuple(map(weakref.ref, tensors_of(given))), _number(tensors_of(out))
+        for each in tensors_of(given):
+            origin |= self._origin(each)
+        if not origin:
+            return
+        if name in _TELLS_PYTHON:
+            self._told |= origin
+        writes = name.endswith("_") and (not name.endswith("__") or name in _WRITES)
+        changed = given[0][:1] if writes else ()
+        for each in tensors_of((out, changed)):
+            self._from[id(each)] = weakref.ref(each), origin
+
+    def before(self, place: object, count: int) -> Round | None:
+        """Return what is known of the call before at a place that makes so many of this kind in a step."""
+        if place not in self._last:
+            return None
+        given, number = self._last[place]
+        bit = self._bits[place]
+
+        def needs(x: torch.Tensor) -> bool:
+            if number is None or self._told & bit or self._origin(x) & bit:
+                return True
+            return _reaches(x, number)
+
+        return Round(count, given, needs)
+
+    def _origin(self, x: torch.Tensor) -> int:
+        known = self._from.get(id(x))
+        return known[1] if known is not None and known[0]() is x else 0
+
+
+def _number(made: Iterable[torch.Tensor]) -> int | None:
+    """Return the number of the node that made them, which grows with time; None where none did."""
+    node = next((each.grad_fn for each in made if each.grad_fn is not None), None)
+    return None if node is None else int(node._sequence_nr())
+
+
+def _reaches(x: torch.Tensor, number: int) -> bool:
+    """Return whether the graph behind a tensor has the node of this number."""
+    nodes: list[Any] = [x.grad_fn]
+    seen: set[Any] = set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen or (its := int(node._sequence_nr())) < number:
+            continue
+        if its == number or len(seen) > _NODES:
+            return True
+        seen.add(node)
+        nodes += [each for each, _ in node.next_functions]
+    return False
