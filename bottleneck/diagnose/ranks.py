@@ -11,7 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..fleet.collectives import PackedCollectives, collectives_of, messages_ms, pack, stated_groups
+from ..fleet.collectives import (
+    PackedCollectives,
+    collectives_of,
+    message_groups,
+    messages_ms,
+    pack,
+    stated_groups,
+)
 from ..fleet.compare import Skew
 from ..fleet.gradients import PackedGradients, gradients_of, pack_gradients
 from ..fleet.summary import AloneWithout, KernelSketch, RankSummary
@@ -109,6 +116,7 @@ def summary_of(reading: Reading) -> RankSummary:
         messages_ms=messages_ms(trace, steps, timeline.waits)[-_STEPS:]
         if trace is not None and steps is not None
         else (),
+        message_groups=message_groups(trace, timeline.waits) if trace is not None else (),
     )
 
 

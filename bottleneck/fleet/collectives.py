@@ -25,13 +25,17 @@ from ..timeline.trace.gradients import backward_of, send_calls
 from ..timeline.trace.kernels import are_messages, is_collective, is_message
 from ..timeline.trace.table import NONE, Message, Trace, TraceMeta
 from .columns import Ints, packed, unpacked
+from .phases import BACKWARD, phases
 
 __all__ = [
     "BINS",
     "Collectives",
+    "MessageGroup",
     "PackedCollectives",
+    "PackedKind",
     "StatedGroup",
     "collectives_of",
+    "message_groups",
     "messages_ms",
     "pack",
     "queues_of",
@@ -47,12 +51,33 @@ StatedGroup = tuple[str, tuple[int, ...]]
 """Name, ranks."""
 
 
+class PackedKind(msgspec.Struct, frozen=True, array_like=True):
+    """A `Message`, and the bytes of collectives of this kind; `NONE` where they are not written."""
+
+    group: str
+    ranks: str
+    collective: str
+    bytes: int
+    description: str = ""
+    uneven: bool = False
+
+
+class MessageGroup(msgspec.Struct, frozen=True, array_like=True):
+    """A process group in which a rank sends messages to another one or gets them."""
+
+    group: str
+    ranks: str
+    description: str
+    outside: int
+    """Messages that the host asked for outside of all backward passes."""
+    in_backward: int
+
+
 class PackedCollectives(msgspec.Struct, frozen=True, kw_only=True):
     """Columns as bytes: differences of neighbours, compressed."""
 
     count: int = 0
-    kinds: tuple[tuple[str, str, str, int], ...] = ()
-    """(group, its ranks, collective, bytes), `NONE` bytes where they are not written."""
+    kinds: tuple[PackedKind, ...] = ()
     columns: dict[str, bytes] = {}
 
 
@@ -69,6 +94,8 @@ class Collectives:
     """Position of the step whose host part launched it; NONE outside all steps."""
     backward: Ints
     """By which backward pass DistributedDataParallel sent it as a bucket of gradients; NONE for others."""
+    phase: Ints
+    """Where in the step the host launched it: see `phases`."""
     ready: Ints
     start: Ints
     end: Ints
@@ -104,8 +131,9 @@ def collectives_of(
     ready = _ready(trace, rows)
     step = np.asarray(steps.which(ready), dtype=np.int64)
     backward = _backward(trace, rows, ready if waits is None else _sent_by_host(trace, rows))
+    phase = phases(trace, ready, launched=waits is not None or _launch_known(trace, rows))
     kept = _last_steps(step, len(steps))
-    rows, ready, step, backward = rows[kept], ready[kept], step[kept], backward[kept]
+    rows, ready, step, backward, phase = rows[kept], ready[kept], step[kept], backward[kept], phase[kept]
     size = _sizes(trace, rows, backward, [sum(each) for each in buckets])
     kinds, kind = _kinds(trace, rows, size, _queues(trace, rows) if waits is not None else None)
     start, end = trace.ts_ns[rows].astype(np.int64), trace.end_of(rows)
@@ -115,6 +143,7 @@ def collectives_of(
         sequence=trace.group_sequence[rows].astype(np.int64),
         step=step,
         backward=backward,
+        phase=phase,
         ready=ready.astype(np.int64),
         start=start,
         end=end,
@@ -129,11 +158,7 @@ def messages_ms(trace: Trace, steps: Steps, waits: Ints | None) -> tuple[tuple[f
     In ms as traced, and only what nothing hides; no transfer is longer than the shortest of its kind and
     size. Empty if a step has no message.
     """
-    if waits is None:
-        rows = trace.rows(Kind.KERNEL, named=is_message)
-        rows = rows[are_messages(trace, rows)]
-    else:
-        rows = trace.rows(Kind.ANNOTATION, named=is_message)
+    rows = _messages(trace, waits)
     rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
     step = np.asarray(steps.which(_ready(trace, rows)), dtype=np.int64)
     rows, step = rows[step != NONE], step[step != NONE]
@@ -149,11 +174,40 @@ def messages_ms(trace: Trace, steps: Steps, waits: Ints | None) -> tuple[tuple[f
     return tuple(zip(lasts, sends, np.bincount(step, minlength=len(steps)).tolist(), strict=True))
 
 
-def _ready(trace: Trace, rows: Ints) -> Ints:
-    """Return when the host launched them."""
+def message_groups(trace: Trace, waits: Ints | None) -> tuple[MessageGroup, ...]:
+    """Return the process groups of messages to another rank; one without a name where none is told."""
+    rows = _messages(trace, waits)
+    phase = phases(trace, _ready(trace, rows), launched=waits is not None or _launch_known(trace, rows))
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for code, where in zip(trace.message[rows].tolist(), phase.tolist(), strict=True):
+        told = trace.messages[code] if code != NONE else Message("", "", "")
+        counts = found.setdefault((told.group, told.ranks, told.description), [0, 0])
+        counts[where == BACKWARD] += 1
+    return tuple(MessageGroup(*group, *counts) for group, counts in found.items())
+
+
+def _messages(trace: Trace, waits: Ints | None) -> NDArray[np.intp]:
+    """Return the rows of messages to another rank."""
+    if waits is not None:
+        return trace.rows(Kind.ANNOTATION, named=is_message)
+    rows = trace.rows(Kind.KERNEL, named=is_message)
+    return rows[are_messages(trace, rows)]
+
+
+def _call(trace: Trace, rows: Ints) -> Ints:
+    """Return the rows of the calls that launched them; NONE where the trace does not tell."""
     launched = np.full(len(trace), NONE, dtype=np.int64)
     launched[trace.activities] = trace.launched_by
-    call = launched[rows]
+    return launched[rows]
+
+
+def _launch_known(trace: Trace, rows: Ints) -> NDArray[np.bool_]:
+    return np.asarray(_call(trace, rows) != NONE)
+
+
+def _ready(trace: Trace, rows: Ints) -> Ints:
+    """Return when the host launched them."""
+    call = _call(trace, rows)
     return np.where(call != NONE, trace.ts_ns[call], trace.ts_ns[rows])
 
 
@@ -287,7 +341,7 @@ def _ended_before(end: Ints) -> Ints:
 
 # -- in a file ---------------------------------------------------------------------------------------------
 
-_COLUMNS = ("kind", "sequence", "step", "backward", "ready", "start", "end", "alone", "exposed")
+_COLUMNS = ("kind", "sequence", "step", "backward", "phase", "ready", "start", "end", "alone", "exposed")
 _WIDE = {"alone": PLACES, "exposed": BINS}
 
 
@@ -300,7 +354,10 @@ def pack(found: Collectives) -> PackedCollectives:
     columns |= {name: columns[name].T for name in _WIDE}
     return PackedCollectives(
         count=len(found),
-        kinds=tuple((m.group, m.ranks, m.collective, size) for m, size in found.kinds),
+        kinds=tuple(
+            PackedKind(m.group, m.ranks, m.collective, size, m.description, m.uneven)
+            for m, size in found.kinds
+        ),
         columns={name: packed(column) for name, column in columns.items()},
     )
 
@@ -330,4 +387,8 @@ def unpack(stored: PackedCollectives) -> Collectives:
         columns[name] = columns[name].reshape(width, stored.count).T
     columns["end"] = columns["start"] + columns["end"]
     columns["ready"] = columns["start"] - columns["ready"]
-    return Collectives(kinds=tuple((Message(g, r, c), size) for g, r, c, size in stored.kinds), **columns)
+    kinds = tuple(
+        (Message(each.group, each.ranks, each.collective, each.description, each.uneven), each.bytes)
+        for each in stored.kinds
+    )
+    return Collectives(kinds=kinds, **columns)

@@ -9,7 +9,7 @@ whose host ran ahead of its device without a profiler is late in its trace alone
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model.codes import LateCause, Part
-from ..model.diagnosis import BucketSizes, Fleet, PathPart, RankRow, Straggler, UnreadRank
+from ..model.diagnosis import BucketSizes, Fleet, GroupRow, PathPart, RankRow, Straggler, UnreadRank
 from ..model.finding import NEGLIGIBLE_SHARE
 from ..timeline.steps.kinds import as_timed
 from .account import Account, account_of
@@ -35,6 +35,7 @@ from .causes import (
 from .clock import Clock, align
 from .joint import JointProgram, host_program, joint_program
 from .match import Lane, Matched, match
+from .roles import process_groups
 from .stragglers import Found, Late, find_late
 from .summary import RankSummary, lane_of
 from .traffic import collective_rows
@@ -96,11 +97,25 @@ def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank]
         if named is None:
             return _on_hosts(summaries, able, left_out)
         lanes = dict(zip(able, named, strict=True))
+    groups = process_groups([lanes[i] for i in able], [summaries[i] for i in able])
     if len({summaries[i].kind for i in able}) > 1 or (
         hosts and not all(len(lanes[i].collectives) or _only_messages(summaries[i]) for i in able)
     ):
-        return _on_hosts(summaries, able, left_out)
-    able = [i for i in able if len(lanes[i].collectives) or summaries[i].messages_ms]
+        together = _on_hosts(summaries, able, left_out)
+    else:
+        able = [i for i in able if len(lanes[i].collectives) or summaries[i].messages_ms]
+        together = _by_collectives(summaries, able, lanes, left_out, groups)
+    return replace(together, fleet=msgspec.structs.replace(together.fleet, groups=groups))
+
+
+def _by_collectives(
+    summaries: Sequence[RankSummary],
+    able: list[int],
+    lanes: Mapping[int, Lane],
+    left_out: list[UnreadRank],
+    roles: Sequence[GroupRow],
+) -> Comparison:
+    """Compare ranks on one clock, by the ends of the collectives that they have in common."""
     while True:
         at = [lanes[i] for i in able]
         matched = match(at)
@@ -126,15 +141,16 @@ def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank]
     fleet = Fleet(compared=len(able) if account else 0, unread=tuple(left_out), world_size=_world(summaries))
     if account is None:
         return Comparison(fleet=fleet, skew=None, rows=tuple(map(_row, summaries)))
+    called = {row.name: " and ".join(row.roles) or "process" for row in roles}
     groups = [
-        (f"process group {group.name}", group.members.tolist())
+        (f"{called.get(group.name, 'process')} group {group.name}", group.members.tolist())
         for group in matched.groups
         if len(group.members) < len(able)
     ]
     groups += _places(mine)
     # A stage that exchanges nothing with others has no peers.
     sent = [_sent(lane, k, matched) or k for k, lane in enumerate(at)]
-    worth = NOTICED_ON_HOSTS if hosts else NEGLIGIBLE_SHARE
+    worth = NOTICED_ON_HOSTS if mine[0].kind == "cpu" else NEGLIGIBLE_SHARE
     found, step_ms = _late(account, mine, sent, groups, worth=worth)
     errors = clock.error_ns[np.isfinite(clock.error_ns)]
     traffic, links = collective_rows(at, matched, account.scale, mine)

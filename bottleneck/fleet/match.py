@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..timeline.trace.kernels import sort_of_collective
 from ..timeline.trace.table import NONE
 from .collectives import Collectives
 
@@ -176,7 +177,12 @@ def _keys(
             number = _with_repeats(label[mine[i]])
         else:
             number = np.arange(len(mine[i]), dtype=np.int64) - len(mine[i])
-        codes = [kinds.setdefault((m.collective, size), len(kinds)) % _KINDS for m, size in c.kinds]
+        # Of an exchange in uneven parts each rank puts in its own number of bytes.
+        sizes = [0 if sort_of_collective(m.collective) == "exchange" else size for m, size in c.kinds]
+        codes = [
+            kinds.setdefault((m.collective, size), len(kinds)) % _KINDS
+            for (m, _), size in zip(c.kinds, sizes, strict=True)
+        ]
         out.append(number * _KINDS + np.asarray(codes, dtype=np.int64)[c.kind[mine[i]]])
     return out
 

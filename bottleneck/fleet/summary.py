@@ -24,13 +24,13 @@ from ..files import read_file
 from ..model.codes import LateCause, WhatIf
 from ..model.run import SourceSite
 from ..runs.store import write_atomically
-from .collectives import PackedCollectives, unpack
+from .collectives import MessageGroup, PackedCollectives, unpack
 from .gradients import PackedGradients, unpack_gradients
 from .match import Lane
 
 __all__ = ["FORMAT", "AloneWithout", "RankSummary", "content_hash", "lane_of", "load", "store"]
 
-FORMAT = 9
+FORMAT = 10
 """Raised when a field of the summary changes its meaning, or how it is made."""
 _CHUNK_BYTES = 1 << 20
 _MOST_BYTES = 1 << 20
@@ -121,6 +121,8 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Process groups that its collectives may be of; only where the trace does not tell which ones are."""
     messages_ms: tuple[tuple[float, float, int], ...] = ()
     """Of each of the last steps: see `collectives.messages_ms`."""
+    message_groups: tuple[MessageGroup, ...] = ()
+    """Process groups in which it sends messages to another rank or gets them."""
 
     @property
     def name(self) -> str:

@@ -15,7 +15,6 @@ from itertools import combinations
 
 import numpy as np
 
-from ..timeline.trace.table import Message
 from .collectives import StatedGroup
 from .match import Lane, match
 
@@ -45,7 +44,15 @@ def told_apart(lanes: Sequence[Lane], groups: Sequence[Sequence[StatedGroup]]) -
 
 def _named(lane: Lane, groups: Sequence[StatedGroup]) -> Lane:
     kinds = tuple(
-        (Message(groups[int(m.group)][0], str(list(groups[int(m.group)][1])), m.collective), size)
+        (
+            replace(
+                m,
+                group=groups[int(m.group)][0],
+                ranks=str(list(groups[int(m.group)][1])),
+                description=groups[int(m.group)][0].rpartition(" ")[0],
+            ),
+            size,
+        )
         for m, size in lane.collectives.kinds
     )
     return replace(lane, collectives=replace(lane.collectives, kinds=kinds))

@@ -8,6 +8,7 @@ alive at any time; each column takes integers no larger than its values, some 35
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -45,6 +46,8 @@ of longer ones the ends are kept, which is where kernel names differ."""
 
 _LONGEST_WORD = 1024
 """Of the name of a process group, or of the list of its ranks."""
+
+_NUMBERS = re.compile(r"\d+")
 
 _LONGEST_US = 2.0**61 / 1000
 """73 years; the sum of two such times is still a 64-bit number of nanoseconds."""
@@ -92,7 +95,13 @@ class _Messages:
         out = np.full(len(args), NONE, dtype=np.int32)
         for i, each in enumerate(args):
             if each.collective and isinstance(each.collective, str):
-                message = Message(_word(each.group), _word(each.group_ranks), _word(each.collective))
+                message = Message(
+                    _word(each.group),
+                    _word(each.group_ranks),
+                    _word(each.collective),
+                    _word(each.group_description),
+                    uneven=_are_uneven(each.in_split) or _are_uneven(each.out_split),
+                )
                 code = self._codes.setdefault(message, len(self.found))
                 if code == len(self.found):
                     self.found.append(message)
@@ -102,6 +111,12 @@ class _Messages:
 
 def _word(value: object) -> str:
     return value[:_LONGEST_WORD] if isinstance(value, str) else ""
+
+
+def _are_uneven(parts: object) -> bool:
+    """Tell whether ranks get parts of different sizes; one rank alone is a shift, where each has one."""
+    sizes = _NUMBERS.findall(str(parts)[:_LONGEST_WORD]) if parts and parts != "[]" else ()
+    return len({size for size in sizes if int(size)}) > 1
 
 
 def _ints(values: Sequence[Number]) -> NDArray[np.int64]:

@@ -39,6 +39,10 @@ class Args(msgspec.Struct, frozen=True, gc=False):
     collective: Any = msgspec.field(default="", name="Collective name")
     group: Any = msgspec.field(default="", name="Process Group Name")
     group_ranks: Any = msgspec.field(default="", name="Process Group Ranks")
+    group_description: Any = msgspec.field(default="", name="Process Group Description")
+    in_split: Any = msgspec.field(default="", name="In split size")
+    """Elements for each rank of the group; empty where all get as many."""
+    out_split: Any = msgspec.field(default="", name="Out split size")
     group_sequence: Number = msgspec.field(default=NONE, name="Seq")
     warps_each: float | str = msgspec.field(default=NONE, name="warps per SM")
     """Warps of a kernel for each multiprocessor of the device."""

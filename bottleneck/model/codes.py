@@ -121,6 +121,16 @@ class WhatIf(str, Enum):
     BUCKET_SIZE = "bucket-size"
 
 
+GroupRole = Literal[
+    "data parallel",
+    "sharded data parallel",
+    "tensor parallel",
+    "pipeline",
+    "expert parallel",
+    "context parallel",
+]
+"""What the ranks of a process group divide among them."""
+
 LateCause = Literal[
     "input",
     "host",

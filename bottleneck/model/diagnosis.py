@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from .codes import BottleneckClass, LateCause, Part, WhatIf
+from .codes import BottleneckClass, GroupRole, LateCause, Part, WhatIf
 from .counters import StepCounters
 from .doubt import DoubtCode
 from .finding import Finding
@@ -171,6 +171,21 @@ class PathPart(msgspec.Struct, frozen=True, kw_only=True):
     ms: float
 
 
+class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One process group."""
+
+    name: str
+    """As torch numbers it; empty where the trace does not tell."""
+    description: str = ""
+    """What the program calls it."""
+    ranks: tuple[int, ...]
+    """Its ranks, in order; of long lists that the trace cuts, those that were read."""
+    roles: tuple[GroupRole, ...] = ()
+    """What its ranks divide among them; empty where nothing tells. Some programs use one group for two."""
+    told_by: Literal["name", "collectives", ""] = ""
+    """By what the roles are told: the description, or which collectives are launched where in a step."""
+
+
 class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
     """Collectives of one kind and size in process groups of one size."""
 
@@ -268,6 +283,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """|replayed - true| / true of that replay; None where it was not possible."""
     path: tuple[PathPart, ...] = ()
     """What the step consists of, following the ranks that the others wait for; the parts add up to it."""
+    groups: tuple[GroupRow, ...] = ()
+    """Process groups in which something is sent, those of the lowest ranks first."""
     collective_rows: tuple[CollectiveRow, ...] = ()
     """By kind and size, those that take most time first."""
     links: tuple[LinkRow, ...] = ()

@@ -29,6 +29,7 @@ from .rows.fleet import (
     traffic_rows,
     unread_lines,
 )
+from .rows.groups import group_lines
 from .rows.memory import memory_rows
 
 _BAR_WIDTH = 30
@@ -113,7 +114,13 @@ def _ranks(diagnosis: Diagnosis, *, whole: bool) -> list[str]:
     for who, why, without in late:
         rest = f" ({why}); step without it {without}" if without else ""
         lines.append(f"- {escape(f'{who}{rest}')}")
-    told = [bubble_line(diagnosis), path_line(diagnosis), clock_line(diagnosis), *unread]
+    told = [
+        *group_lines(diagnosis),
+        bubble_line(diagnosis),
+        path_line(diagnosis),
+        clock_line(diagnosis),
+        *unread,
+    ]
     lines += [f"- {escape(text)}" for text in filter(None, told)]
     ranks = table(
         "| rank | step, ms | own work | waits | transfer | bubble | late by | |",

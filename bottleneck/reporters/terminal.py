@@ -38,6 +38,7 @@ from .rows.fleet import (
     traffic_rows,
     unread_lines,
 )
+from .rows.groups import group_lines
 from .rows.heat import heat_lines
 from .rows.job import job_line
 from .rows.memory import memory_rows
@@ -226,6 +227,7 @@ def _ranks_together(page: Page, diagnosis: Diagnosis) -> None:
     for text in lines:
         page.line(text, indent=2)
     said = [
+        *group_lines(diagnosis),
         bubble_line(diagnosis),
         path_line(diagnosis),
         *together_lines(diagnosis),

@@ -146,6 +146,7 @@ def make(pair: list[Base], planned: Plan, rng: np.random.Generator) -> list[Rank
                     sequence=np.full(STEPS * PER_STEP, -1),
                     step=np.repeat(np.arange(STEPS), PER_STEP),
                     backward=np.full(STEPS * PER_STEP, -1),
+                    phase=np.full(STEPS * PER_STEP, -1),
                     ready=begin - 20_000,
                     start=begin,
                     end=end,

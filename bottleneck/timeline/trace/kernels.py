@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ...model.codes import Part
 from .table import Trace
 
+CollectiveSort = Literal["sum", "gather", "scatter", "exchange"]
 Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "half", "fp8", "int8", ""]
 Family = Literal[
     "matmul", "conv", "attention", "softmax", "norm", "loss", "layout", "copy", "fill",
@@ -182,6 +183,20 @@ def classify(name: str) -> KernelKind:
 def is_collective(name: str) -> bool:
     """Return whether a kernel of that name is a collective."""
     return classify(name).part is Part.COMMUNICATION
+
+
+_SORTS: tuple[tuple[str, CollectiveSort], ...] = (
+    ("reducescatter", "scatter"),
+    ("allreduce", "sum"),
+    ("allgather", "gather"),
+    ("alltoall", "exchange"),
+)
+
+
+def sort_of_collective(name: str) -> CollectiveSort | None:
+    """Return what a collective does, from its name or its kernel's in any spelling; None for other ones."""
+    spelled = name.lower().replace("_", "")
+    return next((sort for part, sort in _SORTS if part in spelled), None)
 
 
 def is_broadcast(name: str) -> bool:

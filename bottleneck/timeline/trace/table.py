@@ -44,6 +44,10 @@ class Message:
     ranks: str
     """Its ranks, as in "[0, 1]"; long lists have "..." in them."""
     collective: str
+    description: str = ""
+    """What the program calls the process group: a dimension of a device mesh, the purpose it was made for."""
+    uneven: bool = False
+    """The ranks get parts of different sizes, in an exchange of all with all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

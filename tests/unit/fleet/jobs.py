@@ -25,6 +25,7 @@ def collectives(
     sizes: Sequence[int] = (),
     sequence: Sequence[int] = (),
     backward: Sequence[int] = (),
+    phase: Sequence[int] = (),
 ) -> Collectives:
     """Collectives during which the device does nothing else."""
     end = np.asarray([round(ms * 1e6) for ms in ends_ms], dtype=np.int64)
@@ -37,6 +38,7 @@ def collectives(
         sequence=np.asarray(sequence or [-1] * len(end), dtype=np.int64),
         step=np.asarray(steps, dtype=np.int64),
         backward=np.asarray(backward or [-1] * len(end), dtype=np.int64),
+        phase=np.asarray(phase or [-1] * len(end), dtype=np.int64),
         ready=end - length - 1000,
         start=end - length,
         end=end,

@@ -53,7 +53,18 @@ def test_ranks_that_share_no_group_are_joined_by_one_that_is_in_both() -> None:
     rest = rank(2.0, message=second, among=slice(30, 60))
     columns = {
         name: np.concatenate([getattr(both.collectives, name), getattr(rest.collectives, name)])
-        for name in ("kind", "sequence", "step", "backward", "ready", "start", "end", "alone", "exposed")
+        for name in (
+            "kind",
+            "sequence",
+            "step",
+            "backward",
+            "phase",
+            "ready",
+            "start",
+            "end",
+            "alone",
+            "exposed",
+        )
     }
     columns["kind"][30:] = 1
     joined = lane(

@@ -249,7 +249,7 @@ def test_a_kernel_that_was_launched_before_the_window_makes_no_rank_another_one(
         kinds=(*columns.kinds, (message, -1)),
         **{
             name: np.concatenate([getattr(columns, name)[:1], getattr(columns, name)])
-            for name in ("sequence", "backward", "ready", "start", "end", "alone", "exposed")
+            for name in ("sequence", "backward", "phase", "ready", "start", "end", "alone", "exposed")
         },
         kind=np.concatenate([[len(columns.kinds)], columns.kind]),
         step=np.concatenate([[-1], columns.step]),
