@@ -11,7 +11,7 @@ import pytest
 from recorded.diagnosed import diagnosis_of
 from unit.reporters.drawn import drawn, odd, planted
 from unit.reporters.sample import empty, hostile
-from unit.reporters.test_fleet import job
+from unit.reporters.test_fleet import grid, job
 
 from torch_bottleneck.model.diagnosis import Diagnosis, Straggler
 from torch_bottleneck.reporters.html import render
@@ -329,3 +329,33 @@ def test_a_thousand_ranks_fit_and_each_can_be_asked_for(open_page: Open, write: 
     heat.hover(position={"x": box["width"] - 1, "y": 3})
     assert shown.locator("#heat-told").inner_text().startswith("rank 1023, step 1")
     assert shown.locator("#ranks-table tbody th").first.inner_text() == "37", "who is late stands first"
+
+
+def test_beside_all_ranks_some_are_shown_larger_by_machine_and_group(open_page: Open, write: Any) -> None:
+    shown = open_page(write(grid(1024, stages=4))).page
+    heat, near, told = shown.locator("#heat"), shown.locator("#heat-near"), shown.locator("#heat-told")
+    heat.scroll_into_view_if_needed()
+    box = heat.bounding_box()
+    assert box is not None
+    # A click on the map of all brings the place into the larger one.
+    heat.click(position={"x": 124 + (box["width"] - 124) * 0.5, "y": 60})
+    until(shown, "document.querySelector('#heat-near').scrollLeft > 1000")
+    canvas = near.locator("canvas")
+    inner = canvas.bounding_box()
+    assert inner is not None
+    assert inner["width"] <= box["width"], "only what is in sight is drawn"
+    canvas.hover(position={"x": 124 + (inner["width"] - 124) / 2, "y": 60})
+    text = told.inner_text()
+    found = re.match(r"rank (\d+), step .* than its peers; node (\d+), stage (\d), tensor (\d+)-(\d+)", text)
+    assert found is not None, text
+    rank, node, stage, first, last = map(int, found.groups())
+    assert abs(rank - 512) < 16
+    assert (node, stage) == (rank // 8, rank // 256)
+    assert first <= rank <= last
+    assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_few_ranks_are_shown_once(open_page: Open, write: Any) -> None:
+    shown = open_page(write(grid(16))).page
+    shown.locator("#heat").scroll_into_view_if_needed()
+    assert not shown.locator("#heat-near").is_visible()

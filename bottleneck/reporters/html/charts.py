@@ -109,7 +109,8 @@ def _heat(diagnosis: Diagnosis) -> dict[str, Any] | None:
 
     return {
         "ranks": found.ranks,
-        "nodes": found.nodes,
+        "nodes": [[band.first, band.label] for band in found.nodes],
+        "groups": [[band.first, band.label] for band in found.groups],
         "steps": [per_cent(values) for values in found.steps],
         "causes": [[name, per_cent(values)] for name, values in found.causes],
         "most_ms": found.most_ms,

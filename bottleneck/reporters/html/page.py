@@ -25,6 +25,7 @@ from ..rows.fleet import (
     together_lines,
     traffic_rows,
 )
+from ..rows.groups import group_lines
 from ..rows.heat import heat_map
 from ..rows.job import job_rows
 from ..rows.memory import memory_sections
@@ -101,6 +102,7 @@ def build(diagnosis: Diagnosis) -> SimpleNamespace:
         late=tuple(late_lines(diagnosis)),
         bubble=bubble_line(diagnosis),
         path=path_line(diagnosis),
+        groups=tuple(group_lines(diagnosis)),
         heat=heat,
         heat_most=milliseconds(heat.most_ms) if heat is not None else "",
         together=(*together_lines(diagnosis), *bucket_lines(diagnosis)),

@@ -12,6 +12,7 @@ from typing import get_args
 
 from ...model.codes import LateCause
 from ...model.diagnosis import Diagnosis
+from .groups import Band, in_bands
 
 _SHADES, _ASCII_SHADES = " ░▒▓█", " .:*#"
 _LINES = 4
@@ -25,9 +26,11 @@ class HeatMap:
     """Rows of one value per rank, ms."""
 
     ranks: tuple[int, ...]
-    """In the order of nodes."""
-    nodes: tuple[int, ...]
-    """First column of each node but the first; empty where it is not known which rank is where."""
+    """In the order of machines, and there of stages and process groups."""
+    nodes: tuple[Band, ...]
+    """Machines; empty for one, and where it is not known which rank is where."""
+    groups: tuple[Band, ...]
+    """Stages and groups inside of machines; empty where none are known."""
     steps: tuple[tuple[float, ...], ...]
     """Lateness, one row per step, the oldest first; below 0: the rank is early."""
     causes: tuple[tuple[str, tuple[float, ...]], ...]
@@ -40,9 +43,7 @@ def heat_map(diagnosis: Diagnosis) -> HeatMap | None:
     rows = [row for row in diagnosis.ranks if row.late_steps_ms]
     if len(rows) < 2:
         return None
-    known = all(row.node is not None for row in rows)
-    if known:
-        rows.sort(key=lambda row: (row.node or 0, row.rank))
+    rows, nodes, groups = in_bands(diagnosis, rows)
     steps = min(len(row.late_steps_ms) for row in rows)
     by_step = tuple(tuple(row.late_steps_ms[-steps + s] for row in rows) for s in range(steps))
     causes = [cause for cause in get_args(LateCause) if any(row.excess_ms.get(cause) for row in rows)]
@@ -50,7 +51,8 @@ def heat_map(diagnosis: Diagnosis) -> HeatMap | None:
     step_ms = max((row.step_ms or 0.0 for row in rows), default=0.0)
     return HeatMap(
         ranks=tuple(row.rank for row in rows),
-        nodes=tuple(i for i in range(1, len(rows)) if known and rows[i].node != rows[i - 1].node),
+        nodes=tuple(nodes),
+        groups=tuple(groups),
         steps=by_step,
         causes=by_cause,
         most_ms=max(_SHOWN * step_ms, *(ms for row in by_step for ms in row)),
@@ -58,17 +60,23 @@ def heat_map(diagnosis: Diagnosis) -> HeatMap | None:
 
 
 def heat_lines(diagnosis: Diagnosis, width: int, *, unicode: bool) -> list[str]:
-    """Return a line of characters per step; of ranks that share a character the latest is shown."""
+    """Return a line of characters per step; of ranks that share a character the latest is shown.
+
+    Machines stand apart where there is a character for each rank, or else groups if there is one machine.
+    """
     found = heat_map(diagnosis)
     if found is None or width < 8:
         return []
     ranks = len(found.ranks)
     cells = min(ranks, width)
     shades = _SHADES if unicode else _ASCII_SHADES
+    bands = [band.first for band in found.nodes or found.groups][1:]
+    apart = bands if ranks + len(bands) <= width else []
 
     def line(values: Sequence[float]) -> str:
         edges = [i * ranks // cells for i in range(cells + 1)]
         latest = (max(values[a:b]) for a, b in pairwise(edges))
-        return "".join(shades[round(4 * min(max(ms / found.most_ms, 0.0), 1.0))] for ms in latest)
+        text = "".join(shades[round(4 * min(max(ms / found.most_ms, 0.0), 1.0))] for ms in latest)
+        return ("│" if unicode else "|").join(text[a:b] for a, b in pairwise([0, *apart, len(text)]))
 
     return [line(values) for values in found.steps[-_LINES:]]

@@ -17,6 +17,7 @@ from torch_bottleneck.model.diagnosis import (
     CollectiveRow,
     Diagnosis,
     Fleet,
+    GroupRow,
     LinkRow,
     PathPart,
     RankRow,
@@ -35,6 +36,7 @@ from torch_bottleneck.reporters.rows.fleet import (
     traffic_rows,
     unread_lines,
 )
+from torch_bottleneck.reporters.rows.groups import Band, group_lines
 from torch_bottleneck.reporters.rows.heat import heat_lines, heat_map
 
 SITE = SourceSite(file="/home/me/train.py", line=31, function="load")
@@ -199,7 +201,7 @@ def test_terminal_and_markdown_show_them_and_name_the_rank_of_the_figures() -> N
 
 
 def test_the_page_of_1024_ranks_stays_small() -> None:
-    text = html.render(job(1024, ONE))
+    text = html.render(grid(1024, stages=4))
     assert text.count('<th scope="row" data-value=') == 1024
     assert len(text.encode()) < 1_500_000
     assert '<canvas id="heat"' in text
@@ -210,7 +212,8 @@ def test_the_heat_map_has_a_column_per_rank_and_lines_between_machines() -> None
     found = heat_map(job(64, ONE))
     assert found is not None
     assert found.ranks == tuple(range(64))
-    assert found.nodes == tuple(range(8, 64, 8))
+    assert found.nodes == tuple(Band(first=8 * i, label=f"node {i}") for i in range(8))
+    assert found.groups == ()
     assert (len(found.steps), found.most_ms) == (16, 20.0)
     assert [row[3] for row in found.steps] == [20.0] * 16
     assert {name: values[3] for name, values in found.causes} == {"input": 20.0, "compute": 0.03}
@@ -224,8 +227,97 @@ def test_the_terminal_shows_the_latest_of_the_ranks_that_share_a_character(
     lines = heat_lines(job(ranks, ONE), width, unicode=True)
     assert len(lines) == 4
     assert all(len(line) == min(ranks, width) for line in lines)
+    assert "│" not in "".join(lines)
     assert all(line[column] == "█" and line.count("█") == 1 for line in lines)
     assert heat_lines(job(ranks, ONE), width, unicode=False)[0][column] == "#"
+
+
+def grid(ranks: int, *, tensor: int = 4, stages: int = 2) -> Diagnosis:
+    """Stages of a pipeline, in them tensor-parallel groups of neighbours, and data parallel across those."""
+    found, per_stage = job(ranks, ONE), ranks // stages
+    groups = [
+        GroupRow(
+            name=f"t{first}",
+            description="mesh_tp",
+            ranks=tuple(range(first, first + tensor)),
+            roles=("tensor parallel",),
+            told_by="name",
+        )
+        for first in range(0, ranks, tensor)
+    ]
+    groups += [
+        GroupRow(
+            name=f"p{i}", ranks=tuple(range(i, ranks, per_stage)), roles=("pipeline",), told_by="collectives"
+        )
+        for i in range(per_stage)
+    ]
+    groups.append(GroupRow(name="0", description="default_pg", ranks=tuple(range(ranks))))
+    assert found.fleet is not None
+    fleet = msgspec.structs.replace(found.fleet, groups=tuple(groups))
+    return msgspec.structs.replace(found, fleet=fleet)
+
+
+def test_process_groups_that_are_alike_share_a_line_and_what_is_not_told_is_said() -> None:
+    assert group_lines(grid(16)) == [
+        "Tensor parallel: 4 groups of 4 ranks (mesh_tp), the first of ranks 0 to 3; told by their name",
+        "Pipeline: 8 groups of 2 ranks, the first of ranks 0, 8; told by their collectives",
+        "Role not told: ranks 0 to 15 (default_pg)",
+    ]
+    assert group_lines(job(16, ONE)) == []
+    for text in (terminal.render(grid(16), verbose=True), markdown.render(grid(16)), html.render(grid(16))):
+        assert "Tensor parallel: 4 groups of 4 ranks (mesh_tp)" in text
+        assert "Role not told" in text
+
+
+def test_the_heat_map_is_in_the_order_of_machines_and_there_of_stages_and_groups() -> None:
+    found = heat_map(grid(16))
+    assert found is not None
+    assert found.ranks == tuple(range(16))
+    assert [(band.first, band.label) for band in found.nodes] == [(0, "node 0"), (8, "node 1")]
+    assert [(band.first, band.label) for band in found.groups] == [
+        (0, "stage 0, tensor 0-3"),
+        (4, "stage 0, tensor 4-7"),
+        (8, "stage 1, tensor 8-11"),
+        (12, "stage 1, tensor 12-15"),
+    ]
+
+
+def test_ranks_of_one_group_stand_together_though_their_numbers_do_not() -> None:
+    found = grid(8)
+    assert found.fleet is not None
+    apart = tuple(
+        GroupRow(name=str(i), ranks=(i, i + 2), roles=("tensor parallel",), told_by="collectives")
+        for i in (0, 1, 4, 5)
+    )
+    fleet = msgspec.structs.replace(found.fleet, groups=apart)
+    heat = heat_map(msgspec.structs.replace(found, fleet=fleet))
+    assert heat is not None
+    assert heat.ranks == (0, 2, 1, 3, 4, 6, 5, 7)
+    assert [band.label for band in heat.groups] == [
+        "tensor 0, 2",
+        "tensor 1, 3",
+        "tensor 4, 6",
+        "tensor 5, 7",
+    ]
+    column = heat.ranks.index(3)
+    assert all(values[column] == 20.0 for values in heat.steps), "lateness is sorted with its rank"
+    lines = heat_lines(msgspec.structs.replace(found, fleet=fleet), 40, unicode=True)
+    assert lines[0] == "  │ █│  │  "
+
+
+def test_groups_across_machines_or_of_some_ranks_divide_nothing() -> None:
+    found = job(16, ONE)
+    assert found.fleet is not None
+    across = tuple(
+        GroupRow(name=str(i), ranks=(i, i + 8), roles=("tensor parallel",), told_by="name") for i in range(8)
+    )
+    some = (GroupRow(name="1", ranks=(0, 1, 2), roles=("tensor parallel",), told_by="name"),)
+    for groups in (across, some):
+        fleet = msgspec.structs.replace(found.fleet, groups=groups)
+        heat = heat_map(msgspec.structs.replace(found, fleet=fleet))
+        assert heat is not None
+        assert heat.groups == ()
+        assert len(heat.nodes) == 2
 
 
 def test_what_the_ranks_say_together_is_in_terminal_markdown_and_page() -> None:
