@@ -22,7 +22,8 @@ from .options.values import FiniteRange, PlaceOrAddress, PlacePath, expand_patte
 @click.option(
     "--out",
     type=PlacePath(file_okay=False),
-    help="Write diagnosis.json, report.md and report.html into this folder.",
+    help="Write diagnosis.json, report.md and report.html into this folder; of ranks worth a look also"
+    " their own, into folders in it.",
 )
 @click.option(
     "--true-step-ms",
@@ -73,6 +74,7 @@ def command(
     Exit codes: 0 diagnosed, 2 bad usage or input, 3 undetermined.
     """
     from ..diagnose import diagnose_paths
+    from ..diagnose.own_reports import write_own_reports
     from ..reporters.output import emit, fits_terminal, refuse_foreign_reports, render_for, save
     from ..review.tracking import expect_tracker, log_diagnosis
     from ..runs.environment import usable_cores
@@ -102,6 +104,7 @@ def command(
     if len(paths) == 1 and isinstance(paths[0], Path) and paths[0].is_dir():
         diagnosis = with_tried(diagnosis, tried_in(paths[0]))
     if out is not None:
+        diagnosis = write_own_reports(diagnosis, out, true_step_ms=true_step_ms, tell=say)
         save(diagnosis, out)
     emit(render_for(diagnosis, format_, stream=sys.stdout, verbose=verbose))
     if tracker is not None:

@@ -26,6 +26,7 @@ def command(run: Path, *, format_: str, out: str, verbose: bool) -> None:
     bottleneck report RUN --format html    writes RUN/report.html
     """
     from ..catalog.job import with_fixes
+    from ..diagnose.own_reports import linked
     from ..model.documents import DIAGNOSIS_FILE, load_diagnosis, load_watch
     from ..model.watch import WATCH_FILE
     from ..reporters.output import PAGE_FILE, emit, fits_terminal, render_for
@@ -45,4 +46,6 @@ def command(run: Path, *, format_: str, out: str, verbose: bool) -> None:
         emit(render_for(with_fixes(left), format_, stream=stream), out=out)
         return
     diagnosis = with_tried(load_diagnosis(run), tried_in(folder))
+    if diagnosis.ranks:
+        diagnosis = linked(diagnosis, Path(out).parent if out != "-" else folder)
     emit(render_for(diagnosis, format_, stream=stream, verbose=verbose), out=out)

@@ -133,7 +133,12 @@ def diagnose_paths(
         device=run.devices[0] if run is not None and run.devices else None,
         host=run.host if run is not None else HostFacts(),
         rank=reading.rank.rank,
-        ranks=together.rows if len(job.summaries) > 1 else (),
+        ranks=tuple(
+            msgspec.structs.replace(row, source=rank.source)
+            for row, rank in zip(together.rows, job.ranks, strict=True)
+        )
+        if len(job.summaries) > 1
+        else (),
         buckets=buckets,
         fleet=together.fleet if len(job.ranks) > 1 or together.fleet.unread else None,
         counters=counters_of(lowest),

@@ -60,6 +60,13 @@ class Rank:
         return path.name if path is not None else ""
 
     @property
+    def source(self) -> str:
+        """A path or an address that leads to this rank alone."""
+        if self.remote is not None:
+            return self.remote.address
+        return str(self.folder or self.trace_path or self.snapshot_path or "")
+
+    @property
     def trace(self) -> Trace | None:
         """The columns of the trace; None without a trace.
 

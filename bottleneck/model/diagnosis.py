@@ -326,6 +326,10 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     """How much more work of its own it has in a step than its peers; 0 if it has less."""
     cause: LateCause = ""
     path: str = ""
+    source: str = ""
+    """Where its files lie: what `bottleneck analyze` takes to show this rank by itself."""
+    report: str = ""
+    """Its own report.html, from the folder that this report is written to; empty where there is none."""
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True):

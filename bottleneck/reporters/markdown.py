@@ -24,10 +24,12 @@ from .rows.fleet import (
     clock_line,
     late_lines,
     link_lines,
+    own_report,
     path_line,
     together_lines,
     traffic_rows,
     unread_lines,
+    worth_a_look,
 )
 from .rows.groups import group_lines
 from .rows.memory import memory_rows
@@ -122,6 +124,8 @@ def _ranks(diagnosis: Diagnosis, *, whole: bool) -> list[str]:
         *unread,
     ]
     lines += [f"- {escape(text)}" for text in filter(None, told)]
+    links = [f"[rank {row.rank}]({link})" for row in worth_a_look(diagnosis) if (link := own_report(row))]
+    lines += [f"- Own reports: {', '.join(links)}"] if links else []
     ranks = table(
         "| rank | step, ms | own work | waits | transfer | bubble | late by | |",
         "|---:|---:|---:|---:|---:|---:|---:|---|",
@@ -137,8 +141,8 @@ def _ranks(diagnosis: Diagnosis, *, whole: bool) -> list[str]:
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
         map(astuple, traffic_rows(diagnosis)[: None if whole else _RANKS]),
     )
-    links = [f"- {escape(text)}" for text in link_lines(diagnosis)]
-    return [*lines, "", *traffic, *(["", *links] if links else [])] if traffic else lines
+    reached = [f"- {escape(text)}" for text in link_lines(diagnosis)]
+    return [*lines, "", *traffic, *(["", *reached] if reached else [])] if traffic else lines
 
 
 def _code(diagnosis: Diagnosis) -> list[str]:

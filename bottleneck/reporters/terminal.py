@@ -33,6 +33,7 @@ from .rows.fleet import (
     clock_line,
     late_lines,
     link_lines,
+    own_lines,
     path_line,
     together_lines,
     traffic_rows,
@@ -211,6 +212,9 @@ def _ranks(page: Page, diagnosis: Diagnosis, room: Room | None) -> None:
             figures = f"{row.rank:>5} {row.step:>9} {row.own:>9} {row.waits:>9} {row.transfer:>9}"
             figures += f" {row.bubble:>9}" if stages else ""
             page.line(figures, (f"  {shorten(row.why, page.width - len(figures) - 2)}", "dim"))
+    if room is None or room.ranks:
+        for text in own_lines(diagnosis):
+            page.line((text, "dim"))
     if room is None:
         _ranks_together(page, diagnosis)
     for text in unread if room is None else unread[: max(room.problems, 1)]:

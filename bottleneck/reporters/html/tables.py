@@ -14,6 +14,7 @@ from ...model.diagnosis import Diagnosis
 from ...model.view import LoaderRow
 from ...model.words import byte_size, clean, milliseconds, percent
 from ..rows.diagnosis import root_of
+from ..rows.fleet import own_report
 from ..rows.pairs import Pairs, cut_text, known_pairs, place_or
 
 _ATTACHED = {
@@ -160,6 +161,7 @@ def rank_rows(diagnosis: Diagnosis) -> tuple[SimpleNamespace, ...]:
             late=milliseconds(row.late_ms) if row.cause else "",
             cause=row.cause,
             path=clean(row.path),
+            report=own_report(row),
         )
         for row in diagnosis.ranks
     )

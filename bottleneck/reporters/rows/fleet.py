@@ -5,8 +5,10 @@ In: a diagnosis. Out: short, clean sentences, and rows of a table.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from ...model.codes import WhatIf
 from ...model.diagnosis import CollectiveRow, Diagnosis, Fleet, LinkRow, RankRow, Straggler
@@ -230,7 +232,7 @@ def account_rows(diagnosis: Diagnosis, *, most: int | None = None) -> list[Accou
     if len(rows) < 2:
         return []
     if most is not None:
-        rows = _worth_a_look(diagnosis, rows)[:most]
+        rows = worth_a_look(diagnosis)[:most]
     like = max((row.step_ms or 0.0 for row in rows), default=None)
     ranks = {row.rank: row for row in diagnosis.ranks}
     return [
@@ -269,7 +271,11 @@ def _waited_for(row: RankRow) -> int | None:
     return row.waits_for if waits else None
 
 
-def _worth_a_look(diagnosis: Diagnosis, rows: Sequence[RankRow]) -> list[RankRow]:
+def worth_a_look(diagnosis: Diagnosis) -> list[RankRow]:
+    """Return the ranks worth a look, the latest first; none where fewer than two were compared."""
+    rows = [row for row in diagnosis.ranks if row.own_ms is not None]
+    if len(rows) < 2:
+        return []
     late = sorted((row for row in rows if row.cause), key=lambda row: -(row.late_ms or 0.0))
     rest = sorted((row for row in rows if not row.cause), key=lambda row: row.own_ms or 0.0)
     chosen = [*late, *(row for row in rest if row.rank == diagnosis.rank)]
@@ -277,6 +283,27 @@ def _worth_a_look(diagnosis: Diagnosis, rows: Sequence[RankRow]) -> list[RankRow
         # A typical rank, and the one that waits longest.
         chosen += [rest[len(rest) // 2], rest[0]]
     return list({row.rank: row for row in chosen}.values())
+
+
+def own_report(row: RankRow) -> str:
+    """Return the link to a rank's own report; empty where there is none.
+
+    A diagnosis may come from anywhere: what it names is a path below the report, and no address.
+    """
+    parts = row.report.replace("\\", "/").split("/")
+    return quote(row.report) if row.report and all(part.strip(".") for part in parts) else ""
+
+
+def own_lines(diagnosis: Diagnosis) -> list[str]:
+    """Say where ranks worth a look have reports of their own, or which command shows the first of them."""
+    rows = worth_a_look(diagnosis)
+    written = [f"rank {row.rank} in {clean(row.report)}" for row in rows if own_report(row)]
+    if written:
+        return [f"Own reports: {', '.join(written)}"]
+    source = next((row for row in rows if row.source), None)
+    if source is None:
+        return []
+    return [f"Rank {source.rank} by itself: bottleneck analyze {shlex.quote(clean(source.source))}"]
 
 
 def clock_line(diagnosis: Diagnosis) -> str:

@@ -33,6 +33,7 @@ from torch_bottleneck.reporters.rows.fleet import (
     clock_line,
     late_lines,
     listed,
+    own_lines,
     traffic_rows,
     unread_lines,
 )
@@ -230,6 +231,50 @@ def test_the_terminal_shows_the_latest_of_the_ranks_that_share_a_character(
     assert "│" not in "".join(lines)
     assert all(line[column] == "█" and line.count("█") == 1 for line in lines)
     assert heat_lines(job(ranks, ONE), width, unicode=False)[0][column] == "#"
+
+
+def linked_to(report: str) -> Diagnosis:
+    found = job(8, ONE)
+    rows = tuple(
+        msgspec.structs.replace(row, source=f"my runs/rank{row.rank}", report=report if row.rank == 3 else "")
+        for row in found.ranks
+    )
+    return msgspec.structs.replace(found, ranks=rows)
+
+
+def test_ranks_with_reports_of_their_own_are_linked_everywhere() -> None:
+    found = linked_to("rank3/report.html")
+    assert own_lines(found) == ["Own reports: rank 3 in rank3/report.html"]
+    assert own_lines(found)[0] in terminal.render(found, verbose=True)
+    assert "[rank 3](rank3/report.html)" in markdown.render(found)
+    page = html.render(found)
+    assert page.count('<a href="rank3/report.html">3</a>') == 1
+    assert page.count("/report.html") == 2, "the link, and the sentence"
+
+
+def test_without_one_a_command_shows_the_latest_rank_by_itself() -> None:
+    assert own_lines(linked_to("")) == ["Rank 3 by itself: bottleneck analyze 'my runs/rank3'"]
+    assert own_lines(job(8, ONE)) == []
+    assert own_lines(sample()) == []
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        "javascript:alert(1)",
+        "https://example.com/",
+        "//example.com/x",
+        "/etc/passwd",
+        "../x.html",
+        "a/../../x",
+    ],
+)
+def test_a_report_that_is_named_by_a_foreign_file_is_below_this_one_or_no_link(report: str) -> None:
+    found = linked_to(report)
+    targets = re.findall(r'href="([^#"][^"]*)"', html.render(found))
+    targets += re.findall(r"\[rank 3\]\(([^)]*)\)", markdown.render(found))
+    assert all(re.fullmatch(r"[A-Za-z0-9%.]+", target) for target in targets), targets
+    assert not any(".." in target for target in targets)
 
 
 def grid(ranks: int, *, tensor: int = 4, stages: int = 2) -> Diagnosis:
