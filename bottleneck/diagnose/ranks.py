@@ -12,16 +12,15 @@ from dataclasses import replace
 import numpy as np
 
 from ..fleet.collectives import (
-    PackedCollectives,
     collectives_of,
     message_groups,
     messages_ms,
-    pack,
     stated_groups,
 )
 from ..fleet.compare import Skew
 from ..fleet.gradients import PackedGradients, gradients_of, pack_gradients
 from ..fleet.summary import AloneWithout, KernelSketch, RankSummary
+from ..fleet.window import bounded
 from ..model.codes import Part
 from ..model.finding import NEGLIGIBLE_SHARE
 from ..model.run import SourceSite
@@ -41,8 +40,8 @@ _AS_LONG = 0.005
 _KERNELS = 40
 _NAMED = 4
 _NAME_WIDTH = 160
-_STEPS, _TIMED = 128, 256
-"""Lengths of recorded steps that are kept, the last ones, and of unprofiled ones."""
+_TIMED = 256
+"""Lengths of unprofiled steps that are kept, the last ones."""
 
 
 def summary_of(reading: Reading) -> RankSummary:
@@ -62,7 +61,7 @@ def summary_of(reading: Reading) -> RankSummary:
     found = None
     if trace is not None and steps is not None and len(steps):
         found = collectives_of(trace, steps, alone, timeline.waits, buckets)
-    return RankSummary(
+    summary = RankSummary(
         rank=rank.rank,
         world_size=rank.world_size,
         node=rank.rank - run.local_rank if run is not None and run.launched else None,
@@ -77,12 +76,12 @@ def summary_of(reading: Reading) -> RankSummary:
         window_ms=timeline.window_ms or 0.0,
         has_step=reading.basis.summary.true_ms is not None,
         timed_ms=reading.basis.timed_ms[-_TIMED:],
-        recorded_ms=tuple(recorded[-_STEPS:].tolist()),
-        alone_ms=timeline.alone_ms[-_STEPS:] if timeline.usable_what_ifs else (),
-        alone_host_ms=timeline.alone_host_ms[-_STEPS:] if timeline.usable_what_ifs else (),
+        recorded_ms=tuple(recorded.tolist()),
+        alone_ms=timeline.alone_ms if timeline.usable_what_ifs else (),
+        alone_host_ms=timeline.alone_host_ms if timeline.usable_what_ifs else (),
         alone_edges_ms=_edges(alone) if timeline.usable_what_ifs else (),
         alone_without=tuple(
-            AloneWithout(question, saved[-_STEPS:], bound)
+            AloneWithout(question, saved, bound)
             for question, (saved, bound) in timeline.alone_without.items()
         )
         if timeline.usable_what_ifs
@@ -90,7 +89,7 @@ def summary_of(reading: Reading) -> RankSummary:
         step_numbers=tuple(steps.numbers.tolist()) if numbered and steps is not None else (),
         base_ns=trace.meta.base_ns if trace is not None else 0,
         budget={line.part.value: line.ms for line in timeline.budget},
-        own_work_ms={cause: each[-_STEPS:] for cause, each in timeline.own_work_ms.items()},
+        own_work_ms=dict(timeline.own_work_ms),
         counters={name: counter.value for name, counter in counters.values.items()},
         kernels=tuple(
             KernelSketch(shorten(row.name, _NAME_WIDTH), row.count, row.ms, row.ms * turns.get(row.name, 0.0))
@@ -105,7 +104,6 @@ def summary_of(reading: Reading) -> RankSummary:
         peak_bytes=max((m.peak_bytes for m in reading.memory), default=0),
         whole=trace is None or not trace.meta.truncated,
         sites=_sites(reading),
-        collectives=pack(found) if found is not None else PackedCollectives(),
         gradients=pack_gradients(gradients_of(alone, found, buckets))
         if found is not None
         else PackedGradients(),
@@ -113,11 +111,12 @@ def summary_of(reading: Reading) -> RankSummary:
         if trace is not None and len(recorded)
         else 0.0,
         groups=stated_groups(trace.meta) if trace is not None and timeline.kind == "cpu" else (),
-        messages_ms=messages_ms(trace, steps, timeline.waits)[-_STEPS:]
+        messages_ms=messages_ms(trace, steps, timeline.waits)
         if trace is not None and steps is not None
         else (),
         message_groups=message_groups(trace, timeline.waits) if trace is not None else (),
     )
+    return bounded(summary, found)
 
 
 def _steps(reading: Reading) -> tuple[Steps | None, Alone | None]:
@@ -137,7 +136,7 @@ def _steps(reading: Reading) -> tuple[Steps | None, Alone | None]:
 def _edges(alone: Alone | None) -> tuple[tuple[float, float], ...]:
     if alone is None:
         return ()
-    return tuple((float(time), float(done)) for time, done in alone.edges[-_STEPS - 1 :] / 1e6)
+    return tuple((float(time), float(done)) for time, done in alone.edges / 1e6)
 
 
 def _sites(reading: Reading) -> dict[str, SourceSite]:

@@ -29,10 +29,11 @@ from .phases import BACKWARD, phases
 
 __all__ = [
     "BINS",
+    "MOST",
     "Collectives",
     "MessageGroup",
     "PackedCollectives",
-    "PackedKind",
+    "PackedMessage",
     "StatedGroup",
     "collectives_of",
     "message_groups",
@@ -44,20 +45,19 @@ __all__ = [
 ]
 
 MOST = 4000
-"""Collectives in a summary, of the last whole steps: 20 bytes each."""
+"""Collectives in a summary, of the last whole steps: 20 to 40 bytes each."""
 BINS = 8
 """Parts of equal length of a collective, in each of which the exposed time is noted."""
 StatedGroup = tuple[str, tuple[int, ...]]
 """Name, ranks."""
 
 
-class PackedKind(msgspec.Struct, frozen=True, array_like=True):
-    """A `Message`, and the bytes of collectives of this kind; `NONE` where they are not written."""
+class PackedMessage(msgspec.Struct, frozen=True, array_like=True):
+    """A `Message`."""
 
     group: str
     ranks: str
     collective: str
-    bytes: int
     description: str = ""
     uneven: bool = False
 
@@ -77,7 +77,9 @@ class PackedCollectives(msgspec.Struct, frozen=True, kw_only=True):
     """Columns as bytes: differences of neighbours, compressed."""
 
     count: int = 0
-    kinds: tuple[PackedKind, ...] = ()
+    messages: tuple[PackedMessage, ...] = ()
+    kinds: tuple[tuple[int, int], ...] = ()
+    """(position in `messages`, bytes), `NONE` bytes where they are not written."""
     columns: dict[str, bytes] = {}
 
 
@@ -115,7 +117,7 @@ def collectives_of(
     waits: Ints | None = None,
     buckets: Sequence[Sequence[int]] = (),
 ) -> Collectives:
-    """Return the collectives of a trace: the last `MOST` of them, in whole steps where that is possible.
+    """Return the collectives of a trace.
 
     Without a device, `waits` are the stretches in which the training thread stands waiting. `buckets` are
     `Run.gradient_buckets`, which tell the size of a bucket where the trace does not.
@@ -132,8 +134,6 @@ def collectives_of(
     step = np.asarray(steps.which(ready), dtype=np.int64)
     backward = _backward(trace, rows, ready if waits is None else _sent_by_host(trace, rows))
     phase = phases(trace, ready, launched=waits is not None or _launch_known(trace, rows))
-    kept = _last_steps(step, len(steps))
-    rows, ready, step, backward, phase = rows[kept], ready[kept], step[kept], backward[kept], phase[kept]
     size = _sizes(trace, rows, backward, [sum(each) for each in buckets])
     kinds, kind = _kinds(trace, rows, size, _queues(trace, rows) if waits is not None else None)
     start, end = trace.ts_ns[rows].astype(np.int64), trace.end_of(rows)
@@ -242,18 +242,6 @@ def _sizes(trace: Trace, rows: Ints, backward: Ints, buckets: Sequence[int]) -> 
     return out
 
 
-def _last_steps(step: Ints, steps: int) -> NDArray[np.bool_]:
-    """Return which collectives to keep: those of the last steps that have no more than `MOST` together."""
-    if len(step) <= MOST:
-        return np.ones(len(step), dtype=bool)
-    per_step = np.bincount(step[step != NONE], minlength=steps)
-    from_the_end = np.cumsum(per_step[::-1])[::-1]
-    keep = np.isin(step, np.flatnonzero(from_the_end <= MOST))
-    if not keep.any():  # one step has more: its first ones
-        keep[np.flatnonzero(step == steps - 1)[:MOST]] = True
-    return keep
-
-
 def stated_groups(meta: TraceMeta) -> tuple[StatedGroup, ...]:
     """Return the groups that a rank is in, as they were made, one by one; none if all are of all ranks."""
     told = meta.distributed or {}
@@ -352,12 +340,14 @@ def pack(found: Collectives) -> PackedCollectives:
     columns["end"] = found.end - found.start
     columns["ready"] = found.start - found.ready
     columns |= {name: columns[name].T for name in _WIDE}
+    messages = list(dict.fromkeys(message for message, _ in found.kinds))
+    number = {message: i for i, message in enumerate(messages)}
     return PackedCollectives(
         count=len(found),
-        kinds=tuple(
-            PackedKind(m.group, m.ranks, m.collective, size, m.description, m.uneven)
-            for m, size in found.kinds
+        messages=tuple(
+            PackedMessage(m.group, m.ranks, m.collective, m.description, m.uneven) for m in messages
         ),
+        kinds=tuple((number[message], size) for message, size in found.kinds),
         columns={name: packed(column) for name, column in columns.items()},
     )
 
@@ -380,6 +370,7 @@ def unpack(stored: PackedCollectives) -> Collectives:
         columns["kind"].min() < 0
         or columns["kind"].max() >= len(stored.kinds)
         or columns["step"].min() < NONE
+        or not all(0 <= message < len(stored.messages) for message, _ in stored.kinds)
     ):
         raise ValueError("not the columns of collectives")
     for name, width in _WIDE.items():
@@ -387,8 +378,5 @@ def unpack(stored: PackedCollectives) -> Collectives:
         columns[name] = columns[name].reshape(width, stored.count).T
     columns["end"] = columns["start"] + columns["end"]
     columns["ready"] = columns["start"] - columns["ready"]
-    kinds = tuple(
-        (Message(each.group, each.ranks, each.collective, each.description, each.uneven), each.bytes)
-        for each in stored.kinds
-    )
-    return Collectives(kinds=kinds, **columns)
+    messages = [Message(m.group, m.ranks, m.collective, m.description, m.uneven) for m in stored.messages]
+    return Collectives(kinds=tuple((messages[i], size) for i, size in stored.kinds), **columns)

@@ -42,6 +42,7 @@ from .traffic import collective_rows
 from .unnamed import told_apart
 from .what_if import TOGETHER
 from .what_if import answer as answer_together
+from .window import last_collectives, last_steps
 
 __all__ = ["NOTICED_ON_HOSTS", "Comparison", "Skew", "compare_ranks"]
 
@@ -91,6 +92,7 @@ def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank]
     left_out = [*unread, *_not_whole(summaries)]
     able = [i for i, s in enumerate(summaries) if s.whole and s.has_step and s.traced]
     lanes = {i: lane_of(summaries[i]) for i in able}
+    summaries, lanes = _same_steps(summaries, lanes)
     hosts = any(summaries[i].kind == "cpu" for i in able)
     if any(summaries[i].groups and len(lanes[i].collectives) for i in able):
         named = told_apart(list(lanes.values()), [summaries[i].groups for i in able])
@@ -106,6 +108,22 @@ def compare_ranks(summaries: Sequence[RankSummary], unread: Sequence[UnreadRank]
         able = [i for i in able if len(lanes[i].collectives) or summaries[i].messages_ms]
         together = _by_collectives(summaries, able, lanes, left_out, groups)
     return replace(together, fleet=msgspec.structs.replace(together.fleet, groups=groups))
+
+
+def _same_steps(
+    summaries: Sequence[RankSummary], lanes: dict[int, Lane]
+) -> tuple[Sequence[RankSummary], dict[int, Lane]]:
+    """Return all ranks with as many of their last steps as there was room for on each of them."""
+    kept = [summaries[i].steps for i in lanes if summaries[i].steps_left_out]
+    if not kept:
+        return summaries, lanes
+    steps = min(kept)
+    cut = {i: last_steps(summaries[i], steps) for i in lanes}
+    for i, lane in lanes.items():
+        if lane.steps > steps:
+            columns = last_collectives(lane.collectives, lane.steps, steps)
+            lanes[i] = replace(lane, collectives=columns, steps=steps, numbers=lane.numbers[-steps:])
+    return [cut.get(i, summary) for i, summary in enumerate(summaries)], lanes
 
 
 def _by_collectives(
@@ -158,6 +176,7 @@ def _by_collectives(
         fleet,
         clock_error_us=float(errors.max()) / 1e3 if len(errors) else None,
         collectives=sum(len(group.rows) for group in matched.groups),
+        steps_left_out=max((s.steps_left_out for s in mine), default=0),
         unmatched=int(matched.unmatched.max()) if len(matched.unmatched) else 0,
         collective_rows=traffic,
         links=links,

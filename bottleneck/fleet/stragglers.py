@@ -166,6 +166,8 @@ def excess_of(late: Late, found: Found, steps: int) -> Floats:
         lanes = list(late.lanes)
         mine = lateness[lanes]
         by_chance = np.abs(mine - usual[lanes, None]) <= found.chance_ms[lanes, None]
+        # Peers that are all alike leave nothing to chance, and an even number of steps has no middle one.
+        by_chance |= ~by_chance.any(axis=1, keepdims=True)
         mean = np.average(mine, axis=1, weights=by_chance)[:, None]
         # What single steps are later by is told of them.
         out[lanes] = np.maximum(np.where(by_chance | found.single[lanes], mean, mine), 0.0)

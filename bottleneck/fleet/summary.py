@@ -30,7 +30,7 @@ from .match import Lane
 
 __all__ = ["FORMAT", "AloneWithout", "RankSummary", "content_hash", "lane_of", "load", "store"]
 
-FORMAT = 10
+FORMAT = 11
 """Raised when a field of the summary changes its meaning, or how it is made."""
 _CHUNK_BYTES = 1 << 20
 _MOST_BYTES = 1 << 20
@@ -73,6 +73,9 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     link_gbytes_per_s: float | None = None
     """What the driver says of its device's links: see `DeviceFacts.nvlink_gbytes_per_s`."""
     steps: int = 0
+    """Recorded ones, of which the rest is told."""
+    steps_left_out: int = 0
+    """Before those: a summary has no room for them."""
     true_ms: float = 0.0
     window_ms: float = 0.0
     """What its traced steps take on average without a profiler, where that is not the true step; else 0."""

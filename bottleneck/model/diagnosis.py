@@ -296,6 +296,9 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """Collectives that were matched on all ranks of their group, in all steps together."""
     unmatched: int = 0
     """Collectives that could not be matched, on the rank that has most of them."""
+    steps_left_out: int = 0
+    """Traced steps before those that are compared, on the rank that has most of them: there is no room for
+    them in what is kept of a rank."""
     unread: tuple[UnreadRank, ...] = ()
 
 

@@ -19,6 +19,7 @@ from ..rows.fixes import combination_line, fix_rows, useless_rows
 from ..rows.fleet import (
     bubble_line,
     bucket_lines,
+    clock_line,
     late_lines,
     link_lines,
     own_lines,
@@ -103,6 +104,7 @@ def build(diagnosis: Diagnosis) -> SimpleNamespace:
         late=tuple(late_lines(diagnosis)),
         bubble=bubble_line(diagnosis),
         path=path_line(diagnosis),
+        clock=clock_line(diagnosis),
         own=tuple(own_lines(diagnosis)),
         groups=tuple(group_lines(diagnosis)),
         heat=heat,

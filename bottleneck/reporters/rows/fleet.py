@@ -315,7 +315,11 @@ def clock_line(diagnosis: Diagnosis) -> str:
         f"{fleet.compared} ranks on one clock by {fleet.collectives} collectives, "
         f"which end within {max(fleet.clock_error_us, 0.1):.2g} µs of each other"
     )
-    return text + (f"; up to {fleet.unmatched} of a rank could not be matched" if fleet.unmatched else "")
+    if fleet.unmatched:
+        text += f"; up to {fleet.unmatched} of a rank could not be matched"
+    if fleet.steps_left_out:
+        text += f"; without the first {fleet.steps_left_out} traced steps, of which nothing is kept"
+    return text
 
 
 def unread_lines(diagnosis: Diagnosis) -> list[str]:

@@ -7,35 +7,21 @@ import zlib
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 from recorded.cases import CASES
 from unit.fleet.jobs import collectives, summary
 
 from torch_bottleneck.diagnose.all_ranks import read_job
-from torch_bottleneck.fleet.collectives import MOST, pack
+from torch_bottleneck.fleet.collectives import pack
 from torch_bottleneck.fleet.summary import RankSummary, content_hash, load, store
+from torch_bottleneck.fleet.window import MOST_BYTES
 from torch_bottleneck.ingest.bundle import load as gather
-
-MOST_BYTES = 100_000
 
 
 @pytest.mark.parametrize("case", ["ddp-h200", "fsdp-h200"])
 def test_a_recorded_rank_takes_some_kilobytes(case: str) -> None:
     for each in read_job(gather(CASES[case].folder).ranks).summaries:
         assert len(msgspec.msgpack.encode(each)) < MOST_BYTES // 5
-
-
-def test_the_most_collectives_that_are_kept_fit() -> None:
-    rng = np.random.default_rng(1)
-    ends = np.cumsum(rng.uniform(0.1, 3.0, MOST))
-    columns = collectives(
-        ends.tolist(),
-        rng.uniform(0.01, 0.1, MOST).tolist(),
-        steps=[0] * MOST,
-        sizes=rng.integers(9, 99, MOST).tolist(),
-    )
-    assert len(msgspec.msgpack.encode(summary(0, [0.0], collectives=pack(columns)))) < MOST_BYTES
 
 
 @pytest.fixture

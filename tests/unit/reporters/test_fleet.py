@@ -182,6 +182,15 @@ def test_the_clock_is_told_with_its_error() -> None:
     )
 
 
+def test_steps_that_there_is_no_room_for_are_told() -> None:
+    found = job(8, ONE)
+    assert found.fleet is not None
+    fleet = msgspec.structs.replace(found.fleet, steps_left_out=36)
+    found = msgspec.structs.replace(found, fleet=fleet)
+    for text in (clock_line(found), markdown.render(found), html.render(found)):
+        assert "without the first 36 traced steps" in text
+
+
 @pytest.mark.parametrize(
     ("ranks", "text"),
     [((3,), "rank 3"), ((1, 2), "ranks 1, 2"), ((4, 5, 6), "ranks 4 to 6"), ((1, 3, 5), "ranks 1, 3, 5")],
