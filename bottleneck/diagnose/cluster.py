@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +17,8 @@ from typing import Any, TypeVar
 from ..errors import InputError, UsageError
 
 _CONNECT_SECONDS = 10
+_SUBMIT_SECONDS = 60
+"""For all jobs of SLURM together; what is not submitted by then is waited for like a job in the queue."""
 _KILLED = "the workers that read it were killed (too little memory?)"
 
 _T = TypeVar("_T")
@@ -90,7 +94,7 @@ def _client(scheduler: str, jobs: int) -> Iterator[Any]:
         ) from None
     with contextlib.ExitStack() as stack:
         # A worker that dies is told by us, once.
-        for name in ("distributed", "distributed.client"):
+        for name in ("distributed", "distributed.client", "asyncio", "tornado.application"):
             quiet = logging.getLogger(name)
             stack.callback(quiet.setLevel, quiet.level)
             quiet.setLevel(logging.CRITICAL)
@@ -128,11 +132,53 @@ def _slurm(jobs: int) -> Any:
     """Start workers as jobs of SLURM, as `jobqueue.slurm` of Dask's own configuration says."""
     try:
         from dask_jobqueue import SLURMCluster
+        from dask_jobqueue.slurm import SLURMJob
+        from distributed import Status
     except ImportError:
         raise UsageError(
             "--scheduler slurm needs dask-jobqueue, which is not installed.",
             remedy="pip install dask-jobqueue",
         ) from None
-    cluster = SLURMCluster()
+    if shutil.which("sbatch") is None:
+        raise UsageError(
+            "--scheduler slurm needs sbatch, which is not there.",
+            remedy="Run it on a login node of the cluster.",
+        )
+    refused: list[str] = []
+
+    class Submitted(SLURMJob):  # type: ignore[misc]
+        """Dask logs that a job was refused, and what waits for its worker waits for ever."""
+
+        async def _submit_job(self, script_filename: str) -> Any:
+            try:
+                return await super()._submit_job(script_filename)
+            except (OSError, RuntimeError) as error:
+                refused.append(str(error))
+                self.status = Status.failed
+                raise
+
+        async def close(self) -> None:
+            await super().close()
+            # The cluster asks for it of jobs that something still refers to, as the error of another one.
+            self.status = Status.closed
+
+    try:
+        cluster = SLURMCluster(job_cls=Submitted)
+    except ValueError as error:  # its sentence is about arguments that nobody here gives
+        raise UsageError(
+            "Dask does not know how large a job of SLURM is to be.",
+            remedy="Set cores and memory of jobqueue.slurm in ~/.config/dask/jobqueue.yaml, or export"
+            " DASK_JOBQUEUE__SLURM__CORES=1 DASK_JOBQUEUE__SLURM__MEMORY=8GB.",
+        ) from error
     cluster.scale(jobs)
+    until = time.monotonic() + _SUBMIT_SECONDS
+    while len(cluster.workers) < jobs and len(refused) < jobs and time.monotonic() < until:
+        time.sleep(0.05)
+    if len(refused) >= jobs:  # of fewer, the others do the work
+        cluster.close()
+        told = [line for line in refused[0].splitlines() if line.strip()]
+        raise InputError(
+            f"SLURM takes no job: {told[-1] if told else 'sbatch failed'}.",
+            remedy="Check jobqueue.slurm in ~/.config/dask/jobqueue.yaml: queue, account, memory.",
+        )
     return cluster
