@@ -131,6 +131,7 @@ def _local(jobs: int) -> Any:
 def _slurm(jobs: int) -> Any:
     """Start workers as jobs of SLURM, as `jobqueue.slurm` of Dask's own configuration says."""
     try:
+        import dask
         from dask_jobqueue import SLURMCluster
         from dask_jobqueue.slurm import SLURMJob
         from distributed import Status
@@ -143,6 +144,13 @@ def _slurm(jobs: int) -> Any:
         raise UsageError(
             "--scheduler slurm needs sbatch, which is not there.",
             remedy="Run it on a login node of the cluster.",
+        )
+    # A cluster that is refused its size in the making is never closed.
+    if not all(dask.config.get(f"jobqueue.slurm.{size}", None) for size in ("cores", "memory")):
+        raise UsageError(
+            "Dask does not know how large a job of SLURM is to be.",
+            remedy="Set cores and memory of jobqueue.slurm in ~/.config/dask/jobqueue.yaml, or export"
+            " DASK_JOBQUEUE__SLURM__CORES=1 DASK_JOBQUEUE__SLURM__MEMORY=8GB.",
         )
     refused: list[str] = []
 
@@ -162,14 +170,7 @@ def _slurm(jobs: int) -> Any:
             # The cluster asks for it of jobs that something still refers to, as the error of another one.
             self.status = Status.closed
 
-    try:
-        cluster = SLURMCluster(job_cls=Submitted)
-    except ValueError as error:  # its sentence is about arguments that nobody here gives
-        raise UsageError(
-            "Dask does not know how large a job of SLURM is to be.",
-            remedy="Set cores and memory of jobqueue.slurm in ~/.config/dask/jobqueue.yaml, or export"
-            " DASK_JOBQUEUE__SLURM__CORES=1 DASK_JOBQUEUE__SLURM__MEMORY=8GB.",
-        ) from error
+    cluster = SLURMCluster(job_cls=Submitted)
     cluster.scale(jobs)
     until = time.monotonic() + _SUBMIT_SECONDS
     while len(cluster.workers) < jobs and len(refused) < jobs and time.monotonic() < until:
