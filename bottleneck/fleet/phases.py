@@ -39,7 +39,6 @@ def phases(trace: Trace, moments: Ints, *, launched: NDArray[np.bool_] | bool = 
         return out
     start, end = trace.ts_ns[nodes].astype(np.int64), trace.end_of(nodes).astype(np.int64)
     updates = trace.rows(Kind.ANNOTATION, named=_UPDATE)
-    updates = trace.rows(Kind.ANNOTATION, named=_UPDATE)
     if len(updates):
         node, update = _next(start, moments), _next(np.sort(trace.end_of(updates)), moments)
         out[node < update] = FORWARD
