@@ -15,7 +15,7 @@ import torch
 from ..lines.functions import tensors_of
 from .way import Call, Instead, Made, Round, Way, is_plain, same
 
-_LOOP = 4
+LOOP = 4
 """Calls; fewer are no loop, but a model that is called more than once (BN507)."""
 _AT_ONCE = 64
 """Of more rounds, so many are timed."""
@@ -39,7 +39,7 @@ class OneForAll(Way):
 
     def instead(self, call: Call, made: Made) -> Instead | None:
         before, tensors = call.before, call.tensors()
-        if before is None or before.count < _LOOP or len(before.given) != len(tensors):
+        if before is None or before.count < LOOP or len(before.given) != len(tensors):
             return None
         if not is_plain(*tensors) or call.kwargs.get("out") is not None:
             return None
@@ -95,7 +95,7 @@ class WholeSequence(Way):
 
     def instead(self, call: Call, made: Made) -> Instead | None:
         before, tensors = call.before, call.tensors()
-        if before is None or before.count < _LOOP or not is_plain(*tensors) or call.kwargs:
+        if before is None or before.count < LOOP or not is_plain(*tensors) or call.kwargs:
             return None
         x, cell = tensors[0], call.name.endswith("_cell")
         states = 2 if call.name.startswith("lstm") else 1

@@ -29,7 +29,7 @@ from ..lines.sites import line_of, user_frame
 from ..lines.step_loops import loops_around
 from ..profiled import operators_inside, record_operators
 from . import algebra, attention, elements, factors, rounds, sums, windows
-from .rounds import Flow
+from .rounds import LOOP, Flow
 from .timing import timed
 from .way import FOLLOWED, WAYS, Call, Instead, Way
 
@@ -37,6 +37,8 @@ __all__ = ["WAYS", "WayWatch", "algebra", "attention", "elements", "factors", "r
 
 _WORTH = 0.02
 """Of the step, what a call must take to be tried; as with causes."""
+_PART = 0.1
+"""Of that, what a call must take that is one of several in a loop."""
 _LONGEST_NS = 6_000_000_000
 """Of trying; what comes later is not tried."""
 _TIMES_LARGER = 8
@@ -122,7 +124,9 @@ class WayWatch:
         self._spent_ns: Counter[_Place] = Counter()
         self._uses: defaultdict[_Place, int] = defaultdict(int)
         """Of what a call makes, in how many others at most."""
-        self._rounds: Counter[Hashable] = Counter()
+        self._looped: set[_Place] = set()
+        """Places in loops."""
+        self._rounds: Counter[tuple[_Place, Hashable]] = Counter()
         """Calls of the first step by place and sizes."""
         self._flow = Flow()
         self._outputs: dict[int, _Output] = {}
@@ -150,6 +154,7 @@ class WayWatch:
         self._flow.clear()
         if not self._tries:
             self._step_ns = perf_counter_ns() - self._begun_ns
+            self._looped = {place for (place, _), count in self._rounds.items() if count >= LOOP}
         return self._is_sound and any(map(self._is_worth, self._spent_ns))
 
     def found(self, profile: Any) -> list[CostlyCalls]:
@@ -183,7 +188,11 @@ class WayWatch:
         return found
 
     def _is_worth(self, place: _Place) -> bool:
-        return self._spent_ns[place] > _WORTH * self._step_ns
+        # Of loops all calls count together.
+        least = _WORTH * self._step_ns
+        if place in self._looped and sum(self._spent_ns[each] for each in self._looped) > least:
+            least *= _PART
+        return self._spent_ns[place] > least
 
     def _see(self, caller: FrameType, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function; time it, or try the ways to what it computes."""
