@@ -45,6 +45,8 @@ RECORDS: dict[str, Record] = {
     "FX356": Record(predictions=2, error=0.3278, close=0, bounds=0, held=0),
     "FX359": Record(predictions=2, error=0.0411, close=2, bounds=0, held=0),
     "FX365": Record(predictions=1, error=0.0926, close=1, bounds=0, held=0),
+    "FX372": Record(predictions=2, error=0.0602, close=1, bounds=0, held=0),
+    "FX375": Record(predictions=1, error=0.2366, close=0, bounds=0, held=0),
     "FX401": Record(predictions=1, error=0.1637, close=0, bounds=0, held=0),
     "FX403": Record(predictions=4, error=0.0547, close=3, bounds=0, held=0),
     "FX408": Record(predictions=1, error=2.4854, close=0, bounds=0, held=0),

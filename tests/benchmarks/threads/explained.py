@@ -759,4 +759,28 @@ EXPLAINED: dict[str, str] = {
         "The draws stand where the step makes its own input, which is its class here; multinomial with "
         "replacement is known as FX338 for one sample of each row only."
     ),
+    "GG02": (
+        "The loop was left out, as its operators mostly compute: that small ones compute badly was not "
+        "asked. Since: FX375 first, with what the whole sequence takes, tried with the calls' own arguments: "
+        "54.5 of 75.8 ms (31.7 of 54.5 measured for the LSTM alone), and FX374 for the attention's calls."
+    ),
+    "GG03": (
+        "No entry: the transform of three taps, filled up with zeros. Its line is named; page faults cost "
+        "more here than one class of operators, and malloc's threshold spares them (1.36 times, tried)."
+    ),
+    "GG04": (
+        "No entry: what a copy could share. The call, `copy.deepcopy()`, and its line are named; the moves "
+        "are still to be made, so that not all of their time is spared."
+    ),
+    "GG05": "The draws beside the call are named; the array is made in a sampler's generator.",
+    "GG06": (
+        "No entry: a running sum in place of a mean of all values. The call, `np.mean()`, and its line are "
+        "named; its price grows with the run."
+    ),
+    "GG08": "At best: all of the evaluation, which the cure leaves.",
+    "GG09": "The first pass of the model goes on without gradients in the cure, and draws one by one stay.",
+    "GG10": (
+        "Fifth: what is computed again is promised 13 % of the step, and tried here without a difference "
+        "from noise. Page faults are suggested first."
+    ),
 }
