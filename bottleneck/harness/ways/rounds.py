@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .. import torch_private
 from ..lines.functions import tensors_of
 from .way import Call, Instead, Made, Round, Way, is_plain, same
 
@@ -19,6 +20,10 @@ LOOP = 4
 """Calls; fewer are no loop, but a model that is called more than once (BN507)."""
 _AT_ONCE = 64
 """Of more rounds, so many are timed."""
+_TIMES_LARGER = 16
+"""Than the arguments of all rounds: what must be free."""
+_CHANGES = ("out", "max_norm")
+"""What lets a call change something."""
 
 
 class OneForAll(Way):
@@ -41,12 +46,14 @@ class OneForAll(Way):
         before, tensors = call.before, call.tensors()
         if before is None or before.count < LOOP or len(before.given) != len(tensors):
             return None
-        if not is_plain(*tensors) or call.kwargs.get("out") is not None:
+        if not is_plain(*tensors) or any(call.kwargs.get(name) is not None for name in _CHANGES):
             return None
         new = [k for k, x in enumerate(tensors) if before.given[k]() is not x]
         if not new or self.forbids(call) or any(not tensors[k].dim() for k in new):
             return None
-        count, width = min(before.count, _AT_ONCE), len(tensors)
+        count, width = _at_once(before, (tensors[k] for k in new)), len(tensors)
+        if count < LOOP:
+            return None
         wide = tuple(_repeated(tensors[k], count, 0) for k in new)
 
         def own(*given: torch.Tensor) -> tuple[Any, ...]:
@@ -62,6 +69,12 @@ class OneForAll(Way):
 
     def forbids(self, call: Call) -> bool:
         return call.before is not None and any(map(call.before.needs, call.tensors()))
+
+
+def _at_once(before: Round, tensors: Iterable[torch.Tensor]) -> int:
+    """Return of how many rounds there is room for the arguments, results and gradients."""
+    each: int = sum(x.nbytes for x in tensors)
+    return min(before.count, _AT_ONCE, torch_private.free_memory() // _TIMES_LARGER // max(1, each))
 
 
 def _repeated(x: torch.Tensor, count: int, axis: int) -> torch.Tensor:
@@ -106,7 +119,9 @@ class WholeSequence(Way):
         ):
             return None
         axis = 1 if not cell and call.args[-1] else 0
-        count, width = min(before.count, _AT_ONCE), len(tensors)
+        count, width = _at_once(before, tensors), len(tensors)
+        if count < LOOP:
+            return None
         whole = torch.stack([x.detach()] * count).requires_grad_(x.requires_grad) if cell else _repeated(
             x, count, axis
         )  # fmt: skip
