@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -130,6 +131,7 @@ def _local(jobs: int) -> Any:
 
 def _slurm(jobs: int) -> Any:
     """Start workers as jobs of SLURM, as `jobqueue.slurm` of Dask's own configuration says."""
+    interrupted = signal.getsignal(signal.SIGINT)
     try:
         import dask
         from dask_jobqueue import SLURMCluster
@@ -140,6 +142,9 @@ def _slurm(jobs: int) -> Any:
             "--scheduler slurm needs dask-jobqueue, which is not installed.",
             remedy="pip install dask-jobqueue",
         ) from None
+    finally:
+        # The import has Ctrl-C end the process at once, and as if it had done its work.
+        signal.signal(signal.SIGINT, interrupted)
     if shutil.which("sbatch") is None:
         raise UsageError(
             "--scheduler slurm needs sbatch, which is not there.",

@@ -303,12 +303,15 @@ class CostlyCalls(Analyzer):
         embedding with max_norm handles the rows of a batch one after the other, an argmax over an outer
         axis jumps through memory, matrices of integers are multiplied without BLAS. An inverse is made
         and only multiplied by, products are written out to be summed, a sort is read at its first few
-        numbers. A backward for each of several losses goes through what they share once for each.
+        numbers. A backward for each of several losses goes through what they share once for each. A loop
+        calls for each of its rounds what could be called once, on the arguments of all of them.
 
     How it is measured
         Calls that take more than 2 % of a step, and for which another way is known, are made in both
         ways in a step of their own, forward and backward, with the arguments that they have there: the
-        other way counts where it gives the same, and is faster in each of five turns. The trace tells
+        other way counts where it gives the same, and is faster in each of five turns. Calls in a loop
+        count together. For them it is followed what is made from what: the rounds are one call only
+        where none is given what another one has made, or what Python has read of it. The trace tells
         the time of the calls' operators, with their part of the backward. That a backward visits a node
         which one before it has visited shows by the node's number.
 

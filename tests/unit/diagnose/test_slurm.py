@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -17,7 +18,10 @@ from torch_bottleneck.diagnose.cluster import spread
 from torch_bottleneck.errors import InputError, UsageError
 
 dask = pytest.importorskip("dask")
+_interrupted = signal.getsignal(signal.SIGINT)
 pytest.importorskip("dask_jobqueue")
+# The import has Ctrl-C end the process: other tests run in it, too.
+signal.signal(signal.SIGINT, _interrupted)
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 LATE = 2
 
@@ -137,3 +141,14 @@ def test_where_there_is_no_slurm_that_is_said(jobs: Path, tmp_path: Path) -> Non
     (tmp_path / "bin" / "sbatch").unlink()
     with pytest.raises(UsageError, match="needs sbatch"):
         list(spread({0: partial(group_of, 0)}, scheduler="slurm", jobs=1, given_up=str))
+
+
+def test_ctrl_c_stays_what_it_was(jobs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "dask_jobqueue"]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "bin" / "sbatch").unlink()
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(UsageError):
+        list(spread({0: partial(group_of, 0)}, scheduler="slurm", jobs=1, given_up=str))
+    assert "dask_jobqueue.runner" in sys.modules
+    assert signal.getsignal(signal.SIGINT) is before
