@@ -120,7 +120,7 @@ class WayWatch:
         self._on = self._tries = False
         self._is_sound = True
         self._thread = self._calls = 0
-        self._begun_ns = self._step_ns = self._trying_ns = self._room = 0
+        self._begun_ns = self._step_ns = self._looped_ns = self._trying_ns = self._room = 0
         self._spent_ns: Counter[_Place] = Counter()
         self._uses: defaultdict[_Place, int] = defaultdict(int)
         """Of what a call makes, in how many others at most."""
@@ -155,6 +155,7 @@ class WayWatch:
         if not self._tries:
             self._step_ns = perf_counter_ns() - self._begun_ns
             self._looped = {place for (place, _), count in self._rounds.items() if count >= LOOP}
+            self._looped_ns = sum(self._spent_ns[place] for place in self._looped)
         return self._is_sound and any(map(self._is_worth, self._spent_ns))
 
     def found(self, profile: Any) -> list[CostlyCalls]:
@@ -190,7 +191,7 @@ class WayWatch:
     def _is_worth(self, place: _Place) -> bool:
         # Of loops all calls count together.
         least = _WORTH * self._step_ns
-        if place in self._looped and sum(self._spent_ns[each] for each in self._looped) > least:
+        if place in self._looped and self._looped_ns > least:
             least *= _PART
         return self._spent_ns[place] > least
 

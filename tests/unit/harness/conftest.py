@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.ways import timing, watch
 
 
@@ -20,3 +21,12 @@ def own_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(module, "perf_counter_ns", time.thread_time_ns)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(name="watch")
+def _watch(own_clock: None) -> Iterator[watch.WayWatch]:
+    if torch_private.dynamo_counter("stats", "unique_graphs"):
+        torch._dynamo.utils.counters.clear()  # of what other tests compiled
+    one = watch.WayWatch()
+    yield one
+    one.end()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +10,6 @@ import torch
 from torch import nn, profiler
 from torch.nn import functional as F
 
-from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.ways.watch import WayWatch
 
 # Some releases of torch warn of what `acc_events` is asked not to do.
@@ -19,15 +18,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*Profiler clears events")
 WORDS = [torch.randn(2, 192) for _ in range(24)]
 LAYER, HEAD, TABLE = nn.Linear(192, 192), nn.Linear(192, 30), nn.Embedding(30, 192)
 RNN, CELL = nn.LSTM(192, 64, batch_first=True), nn.GRUCell(192, 64)
-
-
-@pytest.fixture(name="watch")
-def _watch(own_clock: None) -> Iterator[WayWatch]:
-    if torch_private.dynamo_counter("stats", "unique_graphs"):
-        torch._dynamo.utils.counters.clear()  # of what other tests compiled
-    watch = WayWatch()
-    yield watch
-    watch.end()
 
 
 def by_callee(watch: WayWatch, loop: Callable[[], torch.Tensor]) -> dict[str, Any]:

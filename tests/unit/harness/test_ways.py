@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -357,15 +357,6 @@ def test_results_that_differ_by_more_than_rounding_are_not_the_same() -> None:
 
 
 # ---------------------------------------------------------------------------------------------- a step
-
-
-@pytest.fixture(name="watch")
-def _watch(own_clock: None) -> Iterator[WayWatch]:
-    if torch_private.dynamo_counter("stats", "unique_graphs"):
-        torch._dynamo.utils.counters.clear()  # of what other tests compiled
-    watch = WayWatch()
-    yield watch
-    watch.end()
 
 
 A, B = (torch.randn(300, 64, requires_grad=True) for _ in range(2))
