@@ -303,8 +303,8 @@ class CostlyCalls(Analyzer):
         embedding with max_norm handles the rows of a batch one after the other, an argmax over an outer
         axis jumps through memory, matrices of integers are multiplied without BLAS. An inverse is made
         and only multiplied by, products are written out to be summed, a sort is read at its first few
-        numbers. A backward for each of several losses goes through what they share once for each. A loop
-        calls for each of its rounds what could be called once, on the arguments of all of them.
+        numbers. A backward for each of several losses goes through what they share once for each.
+        A loop calls for each of its rounds what could be called once, on the arguments of all of them.
 
     How it is measured
         Calls that take more than 2 % of a step, and for which another way is known, are made in both
