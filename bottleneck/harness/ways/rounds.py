@@ -14,14 +14,12 @@ import torch
 
 from .. import torch_private
 from ..lines.functions import tensors_of
-from .way import Call, Instead, Made, Round, Way, is_plain, same
+from .way import TIMES_LARGER, Call, Instead, Made, Round, Way, is_plain, same
 
 LOOP = 4
 """Calls; fewer are no loop, but a model that is called more than once (BN507)."""
 _AT_ONCE = 64
 """Of more rounds, so many are timed."""
-_TIMES_LARGER = 16
-"""Than the arguments of all rounds: what must be free."""
 _CHANGES = ("out", "max_norm")
 """What lets a call change something."""
 
@@ -74,7 +72,8 @@ class OneForAll(Way):
 def _at_once(before: Round, tensors: Iterable[torch.Tensor]) -> int:
     """Return of how many rounds there is room for the arguments, results and gradients."""
     each: int = sum(x.nbytes for x in tensors)
-    return min(before.count, _AT_ONCE, torch_private.free_memory() // _TIMES_LARGER // max(1, each))
+    # Half of what is free: the arguments of all rounds are made before it is asked whether both ways fit.
+    return min(before.count, _AT_ONCE, torch_private.free_memory() // (2 * TIMES_LARGER) // max(1, each))
 
 
 def _repeated(x: torch.Tensor, count: int, axis: int) -> torch.Tensor:
@@ -145,13 +144,13 @@ class WholeSequence(Way):
             hx = first if states == 2 else first[0]
             return run(given[-1], hx, list(weights), len(weights) == 4, 1, 0.0, True, False, False)[0]
 
-        return Instead((*tensors, whole), own, (other,), alike=same_values, calls=count)
+        return Instead((*tensors, whole), own, (other,), alike=_same_values, calls=count)
 
     def forbids(self, call: Call) -> bool:
         return call.before is not None and call.before.needs(call.tensors()[0])
 
 
-def same_values(own: Any, other: Any) -> bool:
+def _same_values(own: Any, other: Any) -> bool:
     """Return whether values are the same; what they are the gradients of differs."""
     return same(own, other)
 

@@ -31,7 +31,7 @@ from ..profiled import operators_inside, record_operators
 from . import algebra, attention, elements, factors, rounds, sums, windows
 from .rounds import LOOP, Flow
 from .timing import timed
-from .way import FOLLOWED, WAYS, Call, Instead, Way
+from .way import FOLLOWED, TIMES_LARGER, WAYS, Call, Instead, Way
 
 __all__ = ["WAYS", "WayWatch", "algebra", "attention", "elements", "factors", "rounds", "sums", "windows"]
 
@@ -41,8 +41,6 @@ _PART = 0.1
 """Of that, what a call must take that is one of several in a loop."""
 _LONGEST_NS = 6_000_000_000
 """Of trying; what comes later is not tried."""
-_TIMES_LARGER = 8
-"""Than what they are given: results, gradients and what is between, of both ways."""
 _KEPT = 24
 """Calls whose results may be the begin of a chain."""
 _SHAPES = 3
@@ -97,19 +95,19 @@ def _sizes(call: Call) -> Hashable:
 
 def _site(frame: FrameType, *, in_loop: bool) -> SourceSite:
     """Return the line of a call, or the one in the innermost loop that leads to it."""
-    at: FrameType | None = frame
-    while in_loop and at is not None:
-        code, line = at.f_code, line_of(at)
-        if loops_around(code.co_filename, line, since=code.co_firstlineno):
-            return SourceSite(file=code.co_filename, line=line, function=code.co_name)
+    at: FrameType | None = frame if in_loop else None
+    while at is not None and not loops_around(
+        at.f_code.co_filename, line_of(at), since=at.f_code.co_firstlineno
+    ):
         at = at.f_back
-    return SourceSite(file=frame.f_code.co_filename, line=line_of(frame), function=frame.f_code.co_name)
+    at = at or frame
+    return SourceSite(file=at.f_code.co_filename, line=line_of(at), function=at.f_code.co_name)
 
 
 def _fits(call: Call, instead: Instead) -> bool:
     """Return whether a call can be made again, and another way, with room to spare: none may fail for it."""
     needed = sum(each.nbytes for each in {*call.tensors(), *instead.inputs})
-    return bool(_TIMES_LARGER * needed <= torch_private.free_memory())
+    return bool(TIMES_LARGER * needed <= torch_private.free_memory())
 
 
 class WayWatch:

@@ -64,6 +64,8 @@ class Call:
         return self.function(*_filled(self.args, left), **_filled(self.kwargs, left))
 
 
+TIMES_LARGER = 8
+"""Than what ways are given: results, gradients and what is between, of both."""
 Made = Callable[[Any], "Call | None"]
 """Tells what call has made a tensor; None for what is used by others, too, or not known."""
 
