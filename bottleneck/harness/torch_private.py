@@ -22,6 +22,7 @@ from torch.autograd import profiler as autograd_profiler
 from torch.multiprocessing import reductions
 from torch.optim import optimizer
 
+from ..clocks import perf_counter_ns
 from ..runs.environment import available_memory
 
 record_function = torch.profiler.record_function
@@ -472,6 +473,32 @@ def wait_for_device() -> None:
         if is_capturing():
             raise RuntimeError("a graph is being captured, which waiting would break")
         torch.cuda.synchronize()
+
+
+def timed_apart(run: Callable[[], object], *, ahead_ns: int) -> tuple[int, int] | None:
+    """Return what the host takes to hand something to the device, and what the device takes for it, in ns.
+
+    `ahead_ns`: for so long the device is kept busy, in which the host must be done; None where it was not, or
+    waits in between for what the device computes.
+    """
+    keep_busy = getattr(torch.cuda, "_sleep", None)
+    if device_kind() == "cpu" or keep_busy is None:
+        return None
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    wait_for_device()
+    keep_busy(_CYCLES_PER_NS * ahead_ns)
+    begin.record()
+    since_ns = perf_counter_ns()
+    run()
+    host_ns = perf_counter_ns() - since_ns
+    end.record()
+    was_late = begin.query()
+    wait_for_device()
+    return None if was_late else (host_ns, int(begin.elapsed_time(end) * 1e6))
+
+
+_CYCLES_PER_NS = 2
+"""Of a device, at most."""
 
 
 def free_memory() -> int:

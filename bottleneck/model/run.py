@@ -603,6 +603,8 @@ class CostlyCalls(_Record, frozen=True, kw_only=True):
     """Of parts: from how many tensors, all of one shape, they are taken; 0: not known."""
     left: float | None = None
     """Of their time, forward and backward, what another way takes, tried with their own arguments."""
+    left_on_host: float | None = None
+    """Of the host's time for them, where `left` is the device's; None: as `left`."""
     site: SourceSite | None = None
     """Where most of them are, if tried."""
     shown: str = ""

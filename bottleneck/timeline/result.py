@@ -49,6 +49,8 @@ class CostlyCall:
     """Where the way was tried, or, on a GPU, a graph was noted."""
     left: float | None = None
     """Of their time, what the other way takes, where it was tried."""
+    left_on_host: float | None = None
+    """Of the host's, where `left` is of the device's."""
     shown: str = ""
     """The calls, as a reader knows them."""
 

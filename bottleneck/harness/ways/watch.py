@@ -17,7 +17,9 @@ from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.autograd.profiler import record_function
 
 from ...clocks import perf_counter_ns
@@ -30,7 +32,7 @@ from ..lines.step_loops import loops_around
 from ..profiled import operators_inside, record_operators
 from . import algebra, attention, elements, factors, rounds, sums, windows
 from .rounds import LOOP, Flow
-from .timing import timed
+from .timing import Timed, Took, timed
 from .way import FOLLOWED, TIMES_LARGER, WAYS, Call, Instead, Way
 
 __all__ = ["WAYS", "WayWatch", "algebra", "attention", "elements", "factors", "rounds", "sums", "windows"]
@@ -56,17 +58,22 @@ class _Tried:
     """What a way was found to bring at one place."""
 
     site: SourceSite
-    own_ns: int = 0
-    other_ns: int = 0
+    took: list[Timed] = field(default_factory=list)
     shapes: set[Hashable] = field(default_factory=set)
     calls: int = 0
     marks: set[str] = field(default_factory=set)
     """Of all its calls in the step, with those before them in the chain."""
 
+    def spent(self, clock: Callable[[Took], int]) -> NDArray[np.float64]:
+        """Return what the calls of a step take, and what the other way does, (2,), ns."""
+        each = [np.array((clock(its.own), clock(its.other))) / its.calls for its in self.took]
+        return np.sum(each, axis=0) * self.calls / max(1, len(self.shapes)) if each else np.zeros(2)
+
     @property
     def saves_ns(self) -> float:
         """Of a step."""
-        return self.calls * (self.own_ns - self.other_ns) / max(1, len(self.shapes))
+        own, other = self.spent(lambda took: took.ns)
+        return float(own - other)
 
 
 @dataclass(slots=True)
@@ -83,6 +90,11 @@ class _Output:
     """What the calls before it took that made its arguments."""
     uses: int = 0
     """Calls that it was given to."""
+
+
+def _left(spent: list[NDArray[np.float64]]) -> float:
+    own, other = np.sum(spent, axis=0)
+    return float(other / own)
 
 
 def _show_nothing(*_args: Any, **_kwargs: Any) -> None:
@@ -172,15 +184,17 @@ class WayWatch:
         found = []
         for callee, its in by_callee.items():
             way, main = max(its, key=lambda each: each[1].saves_ns)
-            whole = sum(tried.calls * tried.own_ns / len(tried.shapes) for _, tried in its)
-            left = 1.0 - sum(tried.saves_ns for _, tried in its) / whole
+            left, left_on_host = (
+                _left([tried.spent(clock) for _, tried in its])
+                for clock in (lambda took: took.on_device_ns, lambda took: took.on_host_ns)
+            )
             places: defaultdict[str, set[int]] = defaultdict(set)
             for name, at in (each for _, tried in its for mark in tried.marks for each in inside[mark]):
                 places[name].add(at)
             found += [
                 CostlyCalls(
                     operator=name, callee=callee, places=sorted(where), of=counts[name], left=left,
-                    site=main.site, shown=way.shown,
+                    left_on_host=left_on_host, site=main.site, shown=way.shown,
                 )
                 for name, where in places.items()
             ]  # fmt: skip
@@ -302,8 +316,7 @@ class WayWatch:
     def _time(self, instead: Instead, tried: _Tried) -> None:
         since_ns = perf_counter_ns()
         if self._trying_ns < _LONGEST_NS and (took := timed(instead)) is not None:
-            tried.own_ns += took.own_ns // instead.calls
-            tried.other_ns += took.other_ns // instead.calls
+            tried.took.append(took)
         self._trying_ns += perf_counter_ns() - since_ns
 
     def _maker(self, value: Any) -> Call | None:

@@ -75,7 +75,10 @@ class CostlyRows:
         if self.tried is None:
             return call
         shown = self.tried.shown or call.shown
-        return replace(call, site=self.tried.site or site, left=self.tried.left, shown=shown)
+        known = self.tried
+        return replace(
+            call, site=known.site or site, left=known.left, left_on_host=known.left_on_host, shown=shown
+        )
 
 
 def costly_rows(
@@ -205,6 +208,8 @@ def without_calls(call: CostlyCall, gone: Edit) -> Question:
     without = f"without {call.shown}, forward and backward; "
     if call.left is not None:
         basis = f"{call.shown} made another way, forward and backward: {percent(call.left)} of its time"
+        if call.left_on_host is not None and call.left_on_host != call.left:
+            basis += f" on the device, {percent(call.left_on_host)} on the host"
     elif call.callee == REPEAT:
         basis = without + "what works on the copies is not counted"
     elif call.callee == BACKWARD:

@@ -92,9 +92,14 @@ def not_launched(program: Program, mask: NDArray[np.bool_], share: float = 1.0) 
     return replace(not_called(program, events, share), duration=np.where(mask, 1.0 - share, 1.0))
 
 
-def not_called(program: Program, events: NDArray[np.bool_], share: float = 1.0) -> Edit:
-    """Return the edit without a share of these events (n,): what they launch, and the host between them."""
-    gone = np.where(events[:, None], share * program.work, 0.0)
+def not_called(
+    program: Program, events: NDArray[np.bool_], share: float = 1.0, *, on_host: float | None = None
+) -> Edit:
+    """Return the edit without a share of these events (n,): what they launch, and the host between them.
+
+    `on_host`: the share of the latter, where it is another one.
+    """
+    gone = np.where(events[:, None], (share if on_host is None else on_host) * program.work, 0.0)
     return Edit(duration=np.where(events[program.event], 1.0 - share, 1.0), gone=gone)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -428,6 +429,25 @@ def test_a_step_computes_the_same_while_it_is_looked_at(watch: WayWatch) -> None
     for (loss, gradient), (other_loss, other_gradient) in zip(alone, looked, strict=True):
         assert torch.equal(loss, other_loss)
         assert torch.equal(gradient, other_gradient)
+
+
+def test_the_host_and_the_device_are_told_apart_where_they_can_be(
+    watch: WayWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the device the other way takes a tenth; the host takes as long for either."""
+    turns = itertools.cycle([(500, 1000), (500, 100)])
+    monkeypatch.setattr(torch_private, "timed_apart", lambda run, *, ahead_ns: (run(), next(turns))[1])
+    calls, _ = tried(watch, step)
+    assert {(call.left, call.left_on_host) for call in calls} == {(0.1, 1.0)}
+
+
+def test_a_call_that_waits_for_the_device_is_timed_as_a_whole(
+    watch: WayWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_private, "timed_apart", lambda run, *, ahead_ns: None)
+    calls, _ = tried(watch, step)
+    assert calls
+    assert all(call.left == call.left_on_host for call in calls)
 
 
 def test_calls_of_several_sizes_at_one_place_are_tried_apart(watch: WayWatch) -> None:
