@@ -421,17 +421,30 @@ diagonal = (a * b.mT).sum(-1)  # was: (a @ b).diagonal(dim1=-2, dim2=-1)""",
         "FX369",
         "bag",
         "Add rows up while they are looked up",
-        "An embedding that is summed or averaged at once writes each row, reads it again, and does the same in the"
-        " backward. F.embedding_bag (nn.EmbeddingBag) adds rows up while it reads them.",
+        "Rows that are looked up only to be added up are written, read again, and the same in the backward."
+        " F.embedding_bag (nn.EmbeddingBag) adds them up while it reads them, where each sum has as many rows."
+        " Messages along the links of a graph, weighted or not, are a product with the sparse matrix of the"
+        " links: make it once, and its transpose for the backward (torch_sparse and PyG keep both).",
         """\
+import torch
 import torch.nn.functional as F
 
 words = F.embedding_bag(index, table, mode="mean")
-# was: F.embedding(index, table).mean(1)""",
+# was: F.embedding(index, table).mean(1)
+
+places = torch.stack([targets, sources])
+links = torch.sparse_coo_tensor(places, weights).to_sparse_csr()  # once
+out = links @ x
+# was: zeros.index_add(0, targets, weights[:, None] * x[sources])""",
         docs("generated/torch.nn.EmbeddingBag.html", "torch.nn.EmbeddingBag"),
         source("https://github.com/pytorch/pytorch/pull/1803", "EmbeddingBag: no intermediate embeddings"),
         source(
             "https://github.com/InseeFrLab/torch-fastText/pull/36", "torch-fastText: bags by EmbeddingBag"
+        ),
+        source(
+            "https://github.com/RUCAIBox/RecBole-GNN/pull/75",
+            "RecBole-GNN: links as a sparse matrix",
+            "15 epochs of NGCF: 156 to 34 s",
         ),
     ),
     _way(
@@ -560,5 +573,24 @@ outputs, state = rnn(inputs)
             "A loop over LSTMCell and nn.LSTM",
         ),
         may_break="Dropout between layers differs from one that is written into the loop.",
+    ),
+    _way(
+        "FX376",
+        "scaled",
+        "Scale and centre; do not multiply for it",
+        "A product with a diagonal matrix scales rows or columns. One with the same number in all other places"
+        " also adds a multiple of their sums: H = I - 1/n, as in HSIC and CKA, subtracts means. The matrix"
+        " product makes n times the operations. Multiply by the diagonal; subtract the means.",
+        """\
+scaled = d[:, None] * x  # was: torch.diag(d) @ x
+centred = x - x.mean(0)  # was: (torch.eye(n) - 1 / n) @ x""",
+        source(
+            "https://github.com/py-why/causal-learn/pull/49",
+            "causal-learn: kernels centred by their means, not by H K H",
+        ),
+        source(
+            "https://github.com/google-research/google-research/tree/master/representation_similarity",
+            "CKA: Gram matrices centred by their means",
+        ),
     ),
 )

@@ -335,7 +335,11 @@ INPUTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "FX366": lambda _: {"x": torch.randn(2, 5)},
     "FX367": lambda _: {"sound": torch.randn(2, 40), "window": 8, "hop": 4},
     "FX368": lambda _: {"a": torch.randn(4, 6), "b": torch.randn(6, 4)},
-    "FX369": lambda _: {"index": torch.tensor([[0, 3], [1, 1]]), "table": torch.randn(5, 2)},
+    "FX369": lambda _: {
+        "index": torch.tensor([[0, 3], [1, 1]]), "table": torch.randn(5, 2), "weights": torch.ones(3),
+        "targets": torch.tensor([0, 1, 1]), "sources": torch.tensor([0, 0, 2]), "x": torch.randn(3, 2),
+    },
+    "FX376": lambda _: {"d": torch.randn(4), "x": torch.randn(4, 2)},
     "FX370": lambda _: {"limits": torch.arange(4.0), "x": torch.rand(7) * 4},
     "FX371": lambda _: {"a": torch.randn(3, 4), "b": torch.randn(4, 5)},
     "FX372": lambda _: {"x": torch.randn(5, 3), "y": torch.randn(5, 4), "weight": torch.randn(6, 3, 4)},

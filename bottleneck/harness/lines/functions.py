@@ -38,6 +38,13 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
         yield from tensors_of(list(value.values()))
 
 
+def read_by(name: str, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors whose numbers a function of this name reads; of others it takes the shape."""
+    if name in TELLS or name.endswith("_like") or name.startswith("new_"):
+        return iter(())
+    return tensors_of(args[:1] if name.endswith("_as") else (args, kwargs))
+
+
 def _property_of(getter: Any) -> str:
     return getattr(getattr(getter, "__self__", None), "__name__", "")
 

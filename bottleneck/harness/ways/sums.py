@@ -6,11 +6,11 @@ In: calls. Out: what gives the same without writing it.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from .algebra import contracted
 from .way import Call, Instead, Made, Way, in_place_of, is_plain, is_real
@@ -46,6 +46,59 @@ class Diagonal(Way):
             return (rows * columns).sum() if call.name == "trace" else (rows * columns).sum(-1)
 
         return Instead((a, b), lambda a, b: call.on(product.on(a, b)), (other,), (product,))
+
+
+class Scaled(Way):
+    """A product with a diagonal matrix scales; one number in all other places adds sums, as in centring."""
+
+    callee = "way:scaled"
+    shown = "a product with a matrix that is one number beside its diagonal"
+    functions = ("matmul", "mm")
+    follows = ("diag", "diag_embed")
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        if len(call.args) != 2 or not is_real(*call.args) or min(each.dim() for each in call.args) < 2:
+            return None
+        for at, matrix in enumerate(call.args):
+            x, of = call.args[1 - at], made(matrix)
+            if of is not None and of.name in self.follows and len(of.args) == 1 and matrix.dim() == 2:
+                own, before = functools.partial(_multiplied, call, of.on, at), (of,)
+                return Instead((of.args[0], x), own, (functools.partial(_scaled, at, None),), before)
+            if not matrix.requires_grad and (beside := _beside_diagonal(matrix)) is not None:
+                given = matrix.diagonal() - beside, x
+                own = functools.partial(_multiplied, call, functools.partial(_itself, matrix), at)
+                return Instead(given, own, (functools.partial(_scaled, at, beside),))
+        return None
+
+
+def _itself(matrix: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    return matrix
+
+
+def _multiplied(
+    call: Call, make: Callable[[torch.Tensor], torch.Tensor], at: int, of: torch.Tensor, x: torch.Tensor
+) -> Any:
+    """Return the product with a matrix, first or second, that is made of something."""
+    return call.on(*((make(of), x) if at == 0 else (x, make(of))))
+
+
+def _scaled(at: int, beside: torch.Tensor | None, scale: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    out = x * (scale.unsqueeze(-1) if at == 0 else scale)
+    return out if beside is None else out + beside * x.sum(-2 if at == 0 else -1, keepdim=True)
+
+
+def _beside_diagonal(matrix: torch.Tensor) -> torch.Tensor | None:
+    """Return the one number that a square matrix has beside its diagonal; None for others."""
+    if matrix.dim() != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) < _LEAST_DIAGONAL:
+        return None
+    number = matrix[0, 1].clone()
+    if not torch.equal(matrix[0, 1:], number.expand(len(matrix) - 1)):
+        return None
+    return number if torch.equal(matrix.clone().fill_diagonal_(number), number.expand_as(matrix)) else None
+
+
+_LEAST_DIAGONAL = 8
+"""Rows; fewer may be so by chance."""
 
 
 class Bag(Way):
@@ -244,52 +297,6 @@ def _right_first(
     a: torch.Tensor, b: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
     return _left_first(b, a, weight.mT, bias)
-
-
-class NearlyEmpty(Way):
-    """A product with a matrix of zeros, nearly all of them, leaves the zeros out."""
-
-    callee = "way:zeros"
-    shown = "a product with a matrix of zeros"
-    functions = ("matmul", "mm", "spmm")
-
-    def __init__(self) -> None:
-        self._packed: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-
-    def instead(self, call: Call, made: Made) -> Instead | None:
-        if len(call.args) != 2:
-            return None
-        left, right = call.args
-        if not is_real(left, right) or left.requires_grad or left.dim() != 2 or right.dim() not in (2, 3):
-            return None
-        # One that is new in each step would have to be looked through in each.
-        packed = self._without_zeros(left) if call.stays(left) else ()
-        if not packed:
-            return None
-        others = tuple(functools.partial(_by_rows, each) for each in packed)
-        return Instead((right,), lambda right: call.function(left, right), others)
-
-    def _without_zeros(self, matrix: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return it in sparse layouts, as long as it stays as it is; none where too much of it is no zero."""
-        packed: tuple[torch.Tensor, ...]
-        version, packed = self._packed.get(matrix, (-1, ()))
-        if version != matrix._version:
-            few = int(matrix.count_nonzero()) <= _FEW * matrix.numel()
-            packed = (matrix.to_sparse_csr(), matrix.to_sparse_coo().coalesce()) if few else ()
-            self._packed[matrix] = matrix._version, packed
-        return packed
-
-
-_FEW = 0.2
-"""Of a matrix, above which no sparse product was ever faster."""
-
-
-def _by_rows(packed: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    if right.dim() == 2:
-        return torch.sparse.mm(packed, right)
-    batch, _, width = right.shape
-    out = torch.sparse.mm(packed, right.movedim(0, 1).flatten(1))
-    return out.unflatten(1, (batch, width)).movedim(1, 0)
 
 
 def _one_axis(call: Call) -> int | None:

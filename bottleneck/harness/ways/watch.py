@@ -26,16 +26,18 @@ from ...clocks import perf_counter_ns
 from ...model.run import CostlyCalls, SourceSite
 from .. import torch_private
 from ..events.replacing import Replacements
-from ..lines.functions import TELLS, Functions, call_from, tensors_of
+from ..lines.functions import Functions, call_from, read_by, tensors_of
 from ..lines.sites import line_of, user_frame
 from ..lines.step_loops import loops_around
 from ..profiled import operators_inside, record_operators
-from . import algebra, attention, elements, factors, rounds, sums, windows
+from . import algebra, attention, elements, factors, links, rounds, sums, windows
 from .rounds import LOOP, Flow
 from .timing import Timed, Took, timed
-from .way import FOLLOWED, TIMES_LARGER, WAYS, Call, Instead, Way
+from .way import FOLLOWED, TIMES_LARGER, WAYS, Call, Instead, Way, whole_of
 
-__all__ = ["WAYS", "WayWatch", "algebra", "attention", "elements", "factors", "rounds", "sums", "windows"]
+__all__ = [
+    "WAYS", "WayWatch", "algebra", "attention", "elements", "factors", "links", "rounds", "sums", "windows",
+]  # fmt: skip
 
 _WORTH = 0.02
 """Of the step, what a call must take to be tried; as with causes."""
@@ -256,7 +258,7 @@ class WayWatch:
         """Return what is to be kept of a call that is made now; None if it is of no interest."""
         name = getattr(function, "__name__", "")
         name = "real" if name == "__get__" else name
-        for known in map(self._output, () if name in TELLS else tensors_of((args, kwargs))):
+        for known in map(self._output, read_by(name, args, kwargs)):
             if known is not None:
                 known.uses += 1
                 self._uses[known.place] = max(self._uses[known.place], known.uses)
@@ -279,7 +281,7 @@ class WayWatch:
                 self._quiet.undo()
                 record_operators(True)
         if not self._tries:
-            given = (each for each in call.tensors() if not each.is_inference())
+            given = (whole_of(each) for each in call.tensors() if not each.is_inference())
             self._before.update((id(each), (weakref.ref(each), each._version)) for each in given)
             self._rounds[place, _sizes(call)] += 1
         before_ns = sum(each.ns for each in map(self._output, call.tensors()) if each is not None)
@@ -323,7 +325,8 @@ class WayWatch:
         known = self._output(value)
         return known.call if known is not None and self._uses[known.place] <= 1 else None
 
-    def _stays(self, x: Any) -> bool:
+    def _stays(self, x: torch.Tensor) -> bool:
+        x = whole_of(x)
         before = self._before.get(id(x))
         return before is not None and x._version == before[1] and before[0]() is x
 

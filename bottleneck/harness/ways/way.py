@@ -161,6 +161,11 @@ def once(x: torch.Tensor) -> torch.Tensor:
     return x[tuple(slice(0, 1) if step == 0 else slice(None) for step in x.stride())]
 
 
+def whole_of(x: torch.Tensor) -> torch.Tensor:
+    """Return the tensor that one is a view of, which may be made anew in each step; else itself."""
+    return x if x._base is None else x._base
+
+
 def is_plain(*values: Any) -> bool:
     """Return whether they are tensors of numbers as torch itself makes them."""
     kinds = (torch.Tensor, torch.nn.Parameter)

@@ -144,6 +144,21 @@ def _sending(program: Program, *, buffers: bool, left: float = 0.0) -> Edit | No
     return Edit(gone=gone, duration=np.where(sent, left, 1.0))
 
 
+def reads_again(program: Program) -> NDArray[np.bool_]:
+    """Return the events (n,) of reads behind another one, with nothing launched in between.
+
+    One copy could have brought all of their values: what picks each of them goes, too.
+    """
+    waits = program.kind == EventKind.SYNC
+    copies = np.zeros(len(waits), dtype=bool)
+    copies[program.event[program.part == PARTS.index(Part.COPIES)]] = True
+    is_read = copies & (waits | ((program.kind == EventKind.LAUNCH) & np.append(waits[1:], False)))
+    in_row = is_read | waits
+    reads = np.cumsum(is_read)
+    before = np.maximum.accumulate(np.where(in_row, 0, reads))
+    return np.asarray(in_row & (reads - before > 1))
+
+
 def shared_questions(program: Program, facts: Facts) -> Iterator[Question]:
     """Ask for the step without each host-side cause, and without communication between ranks."""
     has = program.work.sum(axis=0) > 0
@@ -155,10 +170,21 @@ def shared_questions(program: Program, facts: Facts) -> Iterator[Question]:
             "replay with every batch ready when it is needed",
         )
     if (kinds == EventKind.SYNC).any():
+        again = reads_again(program)
+        count = float((again & (kinds == EventKind.SYNC)).sum()) / max(1, program.steps)
         yield Question(
             WhatIf.SYNCS_GONE,
-            Edit(work={Work.SYNC: 0.0}, drop_waits=frozenset([EventKind.SYNC])),
-            "replay without synchronising calls, so the host runs ahead",
+            Edit(
+                work={Work.SYNC: 0.0},
+                drop_waits=frozenset([EventKind.SYNC]),
+                duration=np.where(again[program.event], 0.0, 1.0),
+                gone=np.where(again[:, None] & (np.arange(len(Work)) == Work.DISPATCH), program.work, 0.0),
+            ),
+            "replay without synchronising calls, so the host runs ahead"
+            + (
+                f"; {count:.0f} of them read one value more where nothing is launched in between"
+                * (count >= 1)
+            ),
         )
     if has[Work.ALLOCATOR] or (kinds == EventKind.ALLOCATOR).any():
         yield Question(

@@ -108,6 +108,16 @@ def windows(x: torch.Tensor) -> torch.Tensor:
     return x.unfold(2, 4, 2).unfold(3, 3, 1)
 
 
+SOURCES, TARGETS = torch.randint(0, 9, (2, 40))
+
+
+def messages(x: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
+    rows = x.index_select(0, SOURCES)
+    rows = rows if weight is None else weight * rows
+    index = TARGETS[:, None].expand_as(rows)
+    return torch.zeros(9, 3, dtype=torch.float64).scatter_add(0, index, rows)
+
+
 COUNTS = torch.tensor([0.0, 0.0, 3.0, 0.0, 1.0, 0.0] * 30)
 INDEX = torch.randint(0, 4, (7,))
 
@@ -265,6 +275,16 @@ CASES: dict[str, tuple[str, Callable[[], Any]]] = {
     ),
     "mostly zeros": ("way:zeros", lambda: nearly_empty() @ leaf(9, 3)),
     "mostly zeros for a batch": ("way:zeros", lambda: torch.matmul(nearly_empty(), leaf(2, 9, 3))),
+    "messages along links": ("way:bag", lambda: messages(leaf(9, 3))),
+    "messages with a weight": ("way:bag", lambda: messages(leaf(9, 3), torch.randn(40, 1).double())),
+    "rows added for each target": (
+        "way:bag",
+        lambda: torch.ones(9, 3, dtype=torch.float64).index_add(0, TARGETS, leaf(9, 3)[SOURCES]),
+    ),
+    "scaled rows": ("way:scaled", lambda: torch.diag(leaf(9)) @ leaf(2, 9, 3)[0]),
+    "scaled columns": ("way:scaled", lambda: leaf(3, 9).mm(torch.diag_embed(leaf(9)))),
+    "centred": ("way:scaled", lambda: (torch.eye(9) - 1 / 9).double() @ leaf(9, 3)),
+    "centred columns": ("way:scaled", lambda: leaf(2, 3, 9) @ (torch.eye(9) - 1 / 9).double()),
     "attention with a bias": (
         "way:attention",
         lambda: attended(lambda q, k: q @ k * 0.3 + torch.eye(6, dtype=q.dtype), 4),
@@ -309,12 +329,16 @@ NONE: dict[str, Callable[[], Any]] = {
     "windows of which one is read": lambda: leaf(2, 9).unfold(1, 3, 2).mean(0),
     "many numbers": lambda: torch.rand(9, 9, dtype=torch.float64) @ leaf(9, 3),
     "zeros that are learnt": lambda: (nearly_empty() * leaf(9, 9)) @ leaf(9, 3),
+    "links with a weight that is learnt": lambda: torch.zeros(9, 3, dtype=torch.float64).index_add(
+        0, TARGETS, leaf(9, 3)[SOURCES] * leaf(40, 1)
+    ),
+    "a matrix of other numbers": lambda: (torch.eye(9) - torch.arange(9) / 9).double() @ leaf(9, 3),
     "a mask that is learnt": lambda: attended(lambda q, k: q @ k + leaf(6, 6), 4),
 }
 IN_QUESTION = {
     "way:inverse", "way:sum-of-products", "way:one-hot", "way:sort", "way:whole-rows", "way:convolution",
     "way:attention", "way:mask", "way:real-fft", "way:pairs-apart", "way:frames", "way:diagonal",
-    "way:bag", "way:search", "way:sum-of-exps", "way:zeros",
+    "way:bag", "way:search", "way:sum-of-exps", "way:zeros", "way:scaled",
 }  # fmt: skip
 
 

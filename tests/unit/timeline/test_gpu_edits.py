@@ -26,7 +26,7 @@ from torch_bottleneck.timeline.lanes.calibrate import calibrate
 from torch_bottleneck.timeline.lanes.host_work import HostWork
 from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import PARTS, EventKind, Program, build_program
-from torch_bottleneck.timeline.lanes.questions import shared_questions
+from torch_bottleneck.timeline.lanes.questions import reads_again, shared_questions
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 from torch_bottleneck.timeline.lanes.seam_prices import price_seams
 from torch_bottleneck.timeline.steps.facts import Facts
@@ -157,6 +157,29 @@ def test_a_kernel_that_a_seam_keeps_apart_goes_with_its_launch() -> None:
     assert schedule.step_ns == pytest.approx(10 * US + 10 * US + 50 * US)
     other = seams_gone(program, work, 1)
     assert Replay(program).run(other).step_ns == pytest.approx(30 * US + 100 * US)
+
+
+def test_a_value_read_behind_another_costs_nothing_where_nothing_is_launched_in_between() -> None:
+    """Each read: a copy behind what picks the value, and a wait; other launches need a read of their own."""
+    copies = PARTS.index(Part.COPIES)
+    launch = {"kind": EventKind.LAUNCH, "work": {Work.DISPATCH: 7}, "acts": [(0, 100, 2, -1)]}
+    read = [
+        {"kind": EventKind.LAUNCH, "work": {Work.DISPATCH: 10, Work.HOST: 3}, "acts": [(0, 1, copies, -1)]},
+        {"kind": EventKind.SYNC, "work": {Work.SYNC: 2}},
+    ]
+    mark = {"kind": EventKind.MARK}
+    program = make_program([mark, launch, *read, *read, *read, launch, *read, mark, *read, mark])
+    assert np.flatnonzero(reads_again(program)).tolist() == [4, 5, 6, 7]
+    edit = next(q.edit for q in shared_questions(program, Facts(true_ms=1.0)) if q.key is WhatIf.SYNCS_GONE)
+    assert edit.gone is not None
+    assert edit.gone.sum(axis=0)[[Work.DISPATCH, Work.HOST]].tolist() == [20, 0]
+    assert np.asarray(edit.duration).tolist() == [1, 1, 0, 0, 1, 1, 1]
+
+
+def test_a_wait_that_the_script_asks_for_is_no_read() -> None:
+    wait = {"kind": EventKind.SYNC, "work": {Work.SYNC: 2, Work.DISPATCH: 5}}
+    program = make_program([{"kind": EventKind.MARK}, wait, wait, wait, {"kind": EventKind.MARK}])
+    assert not reads_again(program).any()
 
 
 def test_many_small_kernels_become_few_with_their_traffic_and_one_floor_each() -> None:
