@@ -93,6 +93,8 @@ def skip_package(package: str) -> int:
         The number of code objects marked.
     """
     marked = 0
+    # A function of autograd and the class of its nodes hold each other.
+    classes: set[type] = set()
     for name, module in list(sys.modules.items()):
         if name != package and not name.startswith(f"{package}."):
             continue
@@ -103,7 +105,8 @@ def skip_package(package: str) -> int:
                 marked += mark_skip(item)
                 pending.extend(c for c in item.co_consts if isinstance(c, CodeType))
             elif isinstance(item, type):
-                pending.extend(vars(item).values())
+                pending.extend(vars(item).values() if item not in classes else ())
+                classes.add(item)
             elif isinstance(item, property):
                 pending.extend(f for f in (item.fget, item.fset) if f is not None)
             elif isinstance(item, (staticmethod, classmethod)):

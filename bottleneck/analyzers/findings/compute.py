@@ -385,16 +385,19 @@ class GradientsNobodyUses(Analyzer):
 
 
 class OutputsNobodyCounts(Analyzer):
-    """Outputs are computed that have no part in the loss.
+    """Rows are computed that have no part in the loss.
 
     What it means
         The last layer computes a row for each position, and the loss looks at a part of them: labels
         are ignored (the prompt of an answer, words that are not masked), a mask takes positions out,
-        only the last step counts. With a large vocabulary this layer is a large part of the model.
+        only the last step counts. With a large vocabulary this layer is a large part of the model. Or
+        a layer computes all rows, and some are multiplied by zero behind it: a branch that is dropped
+        for a part of the samples, experts that all tokens go through.
 
     How it is measured
-        In one step, the rows of the gradient that reaches the last matrix products: where it is zero
-        in all places, the row has no part in the loss. Not in compiled code.
+        In one step, the rows of the gradient that reaches the matrix products: where it is zero in all
+        places, the row has no part in the loss. What the loss leaves out counts for the last products
+        only: the layers before them may need it. Not in compiled code.
 
     What it costs you
         The step is replayed with these products and what follows them shorter by these rows, forward
@@ -427,7 +430,7 @@ class OutputsNobodyCounts(Analyzer):
         )
         yield self.finding(
             facts,
-            f"{percent(share)} of the rows that the last layer computes have no part in the loss",
+            f"{percent(share)} of the rows that a layer computes have no part in the loss",
             answer=answer,
             evidence=[
                 Evidence(text=f"{percent(share)} of the rows get no gradient", source="the graph of one step")

@@ -1,9 +1,10 @@
-"""Rows of a model's outputs that the loss does not look at.
+"""Rows that a model computes for nothing.
 
 In: the graph of a backward that is about to begin. Out: for each node between the loss and the matrix
 products nearest to it, these included, the share of its numbers that belong to rows of the product whose
 gradient is zero: labels that are ignored, positions that a mask takes out, steps of which only the last
-counts. These rows have been computed, forward and backward, for nothing.
+counts. For the products behind these, and what follows them, the share beyond: rows that the model itself
+multiplies by zero, as branches that are left out for some samples, or experts of other tokens.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class _Pass:
     """Each after all that it leads to."""
     between: set[int]
     """From the loss to the nearest products, by key."""
+    nearest: set[int]
+    """These products."""
     measured: dict[int, torch.Tensor] = field(default_factory=dict)
     """By key of a product: the share of its rows, on the device."""
 
@@ -49,10 +52,10 @@ class OutputRows:
         products = {
             node.key for node, of in zip(graph, nodes, strict=True) if of.name().startswith(ROW_PRODUCTS)
         }
-        found = _Pass(graph, _until(graph, products))
-        nearest = found.between & products
+        between = _until(graph, products)
+        found = _Pass(graph, between, between & products)
         for node, of in zip(graph, nodes, strict=True):
-            if node.key in nearest:
+            if node.key in products:
                 self._replaced.hook(of.register_prehook(_measure(found.measured, node.key)))
         self._passes.append(found)
 
@@ -62,13 +65,18 @@ class OutputRows:
             # The numbers that count, of the product that a node leads to; of the largest, if of several.
             counted: dict[int, float] = {}
             numbers = {node.key: node.numbers for node in one.graph}
+            idle = {key: float(share) for key, share in one.measured.items()}
+            # What the loss leaves out, it leaves out of all layers; they may need it for other rows.
+            left_out = max((idle.get(key, 0.0) for key in one.nearest), default=0.0)
             for node in one.graph:
-                below = [key for key, _ in node.edges if key in counted and node.key in one.between]
-                if node.key in one.measured:
+                edges = [key for key, _ in node.edges if key >= 0 or node.key in one.between]
+                below = [key for key in edges if key in counted]
+                if node.key in idle:
                     # A product may lead to another that the loss reaches on another way, too.
                     below = []
-                    counted[node.key] = (1.0 - float(one.measured[node.key])) * node.numbers
-                elif below:
+                    share = idle[node.key] if node.key in one.nearest else idle[node.key] - left_out
+                    counted[node.key] = (1.0 - max(0.0, share)) * node.numbers
+                elif below and (len(below) == len(edges) or node.key in one.between):
                     # What makes more numbers of them (a broadcast, an upsampling) makes more of both kinds.
                     counted[node.key] = max(
                         counted[key] * max(1.0, node.numbers / max(numbers[key], 1)) for key in below

@@ -56,8 +56,8 @@ def amount_gone(program: Program, ms: float, works: Sequence[Work]) -> NDArray[n
 
 
 IDLE_ROWS_BASIS = (
-    "replay with what lies between the last matrix product and the loss, both ways, shorter by the rows that "
-    "have no part in the loss; picking the others takes time, too"
+    "replay with matrix products and what follows them, both ways, shorter by the rows that have no part in "
+    "the loss; picking the others takes time, too"
 )
 DROPPED_BASIS = "replay with the backward shorter by what makes gradients that nobody uses"
 

@@ -101,6 +101,51 @@ def test_where_all_rows_count_there_is_nothing_to_say() -> None:
     assert idle(every) == {}
 
 
+class Branch(nn.Module):
+    """Half of the rows skip its layers, as with stochastic depth; all is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.head = nn.Linear(8, 16), nn.Linear(16, 8), nn.Linear(8, WORDS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate = (torch.arange(len(x)) % 2).float()[:, None]
+        return self.head(x + gate * self.last(self.first(x).relu()))
+
+
+def shares(loss: Callable[[torch.Tensor], torch.Tensor]) -> tuple[dict[str, float], list[float]]:
+    """Return the share of idle rows in the branch by name of its nodes but products, and of all products."""
+    below = nn.Linear(8, 8)
+    watch = GraphWatch()
+    watch.begin()
+    loss(Branch()(below(torch.randn(20, 8)))).backward()
+    graph = watch.end()
+    if graph is None:
+        return {}, []
+    each = [(graph.names[node], share) for node, share in zip(graph.node, graph.idle, strict=True)]
+    products = [share for name, share in each if name == "AddmmBackward0"]
+    return {name: share for name, share in each if share and name != "AddmmBackward0"}, products
+
+
+def test_rows_that_a_model_multiplies_by_zero_are_those_of_the_layers_before() -> None:
+    others, products = shares(lambda logits: F.cross_entropy(logits, torch.arange(20)))
+    # The layer below the branch and the last one need all rows, and so does their sum.
+    assert products == pytest.approx([0.0, 0.5, 0.5, 0.0])
+    assert others == pytest.approx({"ReluBackward0": 0.5, "MulBackward0": 0.5})
+
+
+def test_rows_that_the_loss_leaves_out_are_idle_in_the_last_layer_only() -> None:
+    """A fifth of the rows has no label: of the branch, half of these are left out for another reason."""
+
+    def loss(logits: torch.Tensor) -> torch.Tensor:
+        labels = torch.arange(20)
+        labels[:4] = -100
+        return F.cross_entropy(logits, labels)
+
+    _, products = shares(loss)
+    assert products == pytest.approx([0.0, 0.4, 0.4, 0.2])
+
+
 def curved(detaches: bool) -> tuple[float, object]:
     """Return the largest first gradient of outputs that wide layers make, and what is idle in the second."""
     torch.manual_seed(0)

@@ -590,3 +590,8 @@ def test_the_mode_is_left_where_a_step_fails(watch: WayWatch) -> None:
         torch.ones(2) @ torch.ones(3)
     watch.end()
     assert not any(isinstance(mode, Functions) for mode in torch.overrides._get_current_function_mode_stack())
+
+
+def test_all_of_our_code_is_skipped_by_dynamo_whatever_it_holds() -> None:
+    """A function of autograd and the class of its nodes hold each other."""
+    assert torch_private.skip_package("torch_bottleneck.harness.ways") > 0
