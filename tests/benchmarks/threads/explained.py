@@ -783,4 +783,27 @@ EXPLAINED: dict[str, str] = {
         "Fifth: what is computed again is promised 13 % of the step, and tried here without a difference "
         "from noise. Page faults are suggested first."
     ),
+    "HH01": (
+        "Rows without a part in the loss were sought in the last layer only. Since: FX330 second, behind "
+        "compiling, 40.8 of 50.3 ms (44.6 of 49.8 measured: picking rows and adding them back takes a part)."
+    ),
+    "HH02": (
+        "Third, behind TF32 (9.9 ms, tried 5.0 times faster) and bf16, which gain more. The products that "
+        "centre had no entry. Since: FX376 and FX368, 14.5 and 10.0 ms of 47.5, which leaves 23.0 (22.2 "
+        "measured)."
+    ),
+    "HH03": "At best: the loop without what each of its 35 diagonals still launches.",
+    "HH04": (
+        "FX369 knew bags of one length only. Since: first, 4.3 of 23.4 ms, tried with the calls' own "
+        "arguments (6.8 measured)."
+    ),
+    "HH05": (
+        "Each of 1,000 reads was priced by its wait, not by the operators that pick its value. Since: "
+        "sync-bound, FX502 first, 34.7 of 49.6 ms (32.3 of 51.3 measured)."
+    ),
+    "HH06": (
+        "Three causes stand in line: without its copies, the host waits at the next read. Since: sync-bound "
+        "(low), at the line, FX521 for the constant of the same line first, 88.1 ms."
+    ),
+    "HH07": "No entry: shifts that cancel. The lines of the transforms are named.",
 }
