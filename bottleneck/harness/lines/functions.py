@@ -40,7 +40,7 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
 
 def read_by(name: str, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors whose numbers a function of this name reads; of others it takes the shape."""
-    if name in TELLS or name.endswith("_like") or name.startswith("new_"):
+    if name in TELLS or name.endswith("_like") or (name.startswith("new_") and name != "new_tensor"):
         return iter(())
     return tensors_of(args[:1] if name.endswith("_as") else (args, kwargs))
 

@@ -88,13 +88,15 @@ def _scaled(at: int, beside: torch.Tensor | None, scale: torch.Tensor, x: torch.
 
 
 def _beside_diagonal(matrix: torch.Tensor) -> torch.Tensor | None:
-    """Return the one number that a square matrix has beside its diagonal; None for others."""
+    """Return the one number that a square matrix has beside its diagonal, where it has others; else None."""
     if matrix.dim() != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) < _LEAST_DIAGONAL:
         return None
     number = matrix[0, 1].clone()
     if not torch.equal(matrix[0, 1:], number.expand(len(matrix) - 1)):
         return None
-    return number if torch.equal(matrix.clone().fill_diagonal_(number), number.expand_as(matrix)) else None
+    is_one = torch.equal(matrix.clone().fill_diagonal_(number), number.expand_as(matrix))
+    # A state that begins as zeros, or as ones, is no such matrix.
+    return number if is_one and bool((matrix.diagonal() != number).all()) else None
 
 
 _LEAST_DIAGONAL = 8

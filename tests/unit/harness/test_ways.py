@@ -332,6 +332,7 @@ NONE: dict[str, Callable[[], Any]] = {
     "links with a weight that is learnt": lambda: torch.zeros(9, 3, dtype=torch.float64).index_add(
         0, TARGETS, leaf(9, 3)[SOURCES] * leaf(40, 1)
     ),
+    "a state of one number": lambda: torch.full((9, 9), 0.5, dtype=torch.float64) @ leaf(9, 3),
     "a matrix of other numbers": lambda: (torch.eye(9) - torch.arange(9) / 9).double() @ leaf(9, 3),
     "a mask that is learnt": lambda: attended(lambda q, k: q @ k + leaf(6, 6), 4),
 }
