@@ -63,7 +63,7 @@ class OneForAll(Way):
                 one[k] = whole
             return call.on(*one)
 
-        return Instead((*tensors, *wide), own, (other,), alike=_alike, calls=count)
+        return Instead((*tensors, *wide), own, (other,), alike=_alike, calls=count, rounds=before.count)
 
     def forbids(self, call: Call) -> bool:
         return call.before is not None and any(map(call.before.needs, call.tensors()))
@@ -144,7 +144,7 @@ class WholeSequence(Way):
             hx = first if states == 2 else first[0]
             return run(given[-1], hx, list(weights), len(weights) == 4, 1, 0.0, True, False, False)[0]
 
-        return Instead((*tensors, whole), own, (other,), alike=_same_values, calls=count)
+        return Instead((*tensors, whole), own, (other,), alike=_same_values, calls=count, rounds=before.count)
 
     def forbids(self, call: Call) -> bool:
         return call.before is not None and call.before.needs(call.tensors()[0])

@@ -6,7 +6,7 @@ In: an `Instead`. Out: what each takes, forward and backward; None where none gi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -67,7 +67,13 @@ def timed(instead: Instead) -> Timed | None:
     # A difference that does not show in each turn may be one of the machine; one turn may be disturbed.
     sure = {k: way for k, way in ways.items() if sorted(way.took_ns)[-2:][0] < min(own.took_ns)}
     best = min(sure, key=lambda k: min(sure[k].took_ns), default=None)
-    return None if best is None else Timed(*_apart(own, sure[best]), best, instead.calls)
+    if best is None:
+        return None
+    took, other = _apart(own, sure[best])
+    if other.on_host_ns != other.ns:
+        at_once = other.on_host_ns * instead.calls // max(instead.calls, instead.rounds)
+        other = replace(other, on_host_ns=at_once)
+    return Timed(took, other, best, instead.calls)
 
 
 def _apart(own: _Runs, other: _Runs) -> tuple[Took, Took]:

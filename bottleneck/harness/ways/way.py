@@ -113,6 +113,8 @@ class Instead:
     alike: Callable[[Any, Any], bool] = same
     calls: int = 1
     """How many calls of the script either way stands for."""
+    rounds: int = 1
+    """Of so many that one call of the other way could stand for: the host hands them over at once."""
 
 
 def in_place_of(call: Call, *others: Callable[..., Any], alike: Callable[[Any, Any], bool] = same) -> Instead:

@@ -466,6 +466,24 @@ def test_the_host_and_the_device_are_told_apart_where_they_can_be(
     assert {(call.left, call.left_on_host) for call in calls} == {(0.1, 1.0)}
 
 
+def _four_times(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(3):
+        x.exp()
+    return x.exp()
+
+
+def test_the_host_hands_all_rounds_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four of sixteen rounds are tried: the device works on four, the host makes the one call for all."""
+    turns = itertools.cycle([(400, 1000), (100, 800)])
+    monkeypatch.setattr(torch_private, "timed_apart", lambda run, *, ahead_ns: (run(), next(turns))[1])
+    x = torch.randn(50_000)
+    instead = Instead((x,), _four_times, (torch.Tensor.exp,), calls=4, rounds=16)
+    took = timed(instead)
+    assert took is not None
+    assert (took.own.on_host_ns, took.other.on_host_ns) == (400, 25)
+    assert (took.own.on_device_ns, took.other.on_device_ns) == (1000, 800)
+
+
 def test_a_call_that_waits_for_the_device_is_timed_as_a_whole(
     watch: WayWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
