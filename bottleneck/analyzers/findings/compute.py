@@ -392,7 +392,7 @@ class OutputsNobodyCounts(Analyzer):
         are ignored (the prompt of an answer, words that are not masked), a mask takes positions out,
         only the last step counts. With a large vocabulary this layer is a large part of the model. Or
         a layer computes all rows, and some are multiplied by zero behind it: a branch that is dropped
-        for a part of the samples, experts that all tokens go through.
+        for a part of the samples, experts that all tokens go through, positions that are padding.
 
     How it is measured
         In one step, the rows of the gradient that reaches the matrix products: where it is zero in all

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -54,6 +55,7 @@ def measured(case: str, seconds: float) -> list[float]:
 
 def told(case: str, folder: Path) -> dict[str, Any]:
     """Diagnose the training as found; return what matters of what is said."""
+    shutil.rmtree(folder / case, ignore_errors=True)
     command = [sys.executable, "-m", "torch_bottleneck", "diagnose", "-q", "--trial-seconds", "0"]
     command += ["--out", str(folder / case), str(SCRIPT), case]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=os.environ)
