@@ -472,7 +472,7 @@ def _four_times(x: torch.Tensor) -> torch.Tensor:
     return x.exp()
 
 
-def test_the_host_hands_all_rounds_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_hands_all_rounds_over_at_once(own_clock: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four of sixteen rounds are tried: the device works on four, the host makes the one call for all."""
     turns = itertools.cycle([(400, 1000), (100, 800)])
     monkeypatch.setattr(torch_private, "timed_apart", lambda run, *, ahead_ns: (run(), next(turns))[1])
