@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ..catalog.match import worth_of
 from ..catalog.registry import by_id
-from ..model.codes import FINDING_CODES, BottleneckClass
+from ..model.codes import FINDING_CODES, BottleneckClass, QuestionKey
 from ..model.diagnosis import Combination, Verdict
 from ..model.finding import NEGLIGIBLE_SHARE
 from ..model.fix import Suggestion
@@ -93,10 +93,10 @@ def best_pair(
     if not suggestions or true_ms is None or not timeline.usable_what_ifs:
         return None
     first, *others = suggestions
-    question = by_id(first.fix).what_if
+    question = _asked(first, timeline)
     best: Combination | None = None
     for other in others:
-        its = by_id(other.fix).what_if
+        its = _asked(other, timeline)
         if question is None or its is None or (question, its) not in timeline.after:
             continue
         both = timeline.after[question, its]
@@ -107,6 +107,15 @@ def best_pair(
                 fixes=(first.fix, other.fix), predicted_ms=both, bound=any(bound for _, bound in alone)
             )
     return best
+
+
+def _asked(suggestion: Suggestion, timeline: Timeline) -> QuestionKey | None:
+    """Return the question that a suggestion is an answer to, which may be about one of several calls."""
+    fix = by_id(suggestion.fix)
+    if fix.what_if is None:
+        return None
+    about = ((fix.what_if, callee) for callee in fix.for_calls)
+    return next((key for key in about if key in timeline.what_ifs), fix.what_if)
 
 
 def _alone(suggestion: Suggestion, timeline: Timeline) -> tuple[float, bool]:

@@ -253,6 +253,7 @@ WHAT_IFS: dict[WhatIf, WhatIfEntry] = dict.fromkeys(WhatIf, WhatIfEntry()) | {
     WhatIf.OFFLOADS_GONE: WhatIfEntry(by_fix=True),
     WhatIf.OPERATORS_ON_DEVICE: WhatIfEntry(by_fix=True),
     WhatIf.SEAMS_GONE: WhatIfEntry(by_fix=True),
+    WhatIf.CALL_GONE: WhatIfEntry(by_fix=True),
     WhatIf.ONE_LAUNCH: WhatIfEntry(by_fix=True, changes="launches", holds_less=True),
     WhatIf.COMPILED: WhatIfEntry(by_fix=True, changes="launches", holds_less=True),
     WhatIf.FUSED_ATTENTION: WhatIfEntry(by_fix=True, changes="launches", holds_less=True),

@@ -167,7 +167,7 @@ class Timeline:
     """None where the trace holds no compiled code."""
     compute: ComputeFacts | None = None
     """What the trace alone shows about the device's math; FLOPs are added later."""
-    after: dict[tuple[WhatIf, WhatIf], float] = field(default_factory=dict)
+    after: dict[tuple[QuestionKey, QuestionKey], float] = field(default_factory=dict)
     """(first removed, then asked) -> step time in ms with both gone: ceilings do not add up."""
     loop: LoopTime | None = None
     """The Python loop inside the step that `LOOP_GONE` is about."""

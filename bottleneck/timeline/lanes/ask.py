@@ -35,7 +35,7 @@ class Answers:
 
     results: dict[QuestionKey, WhatIfResult]
     edits: dict[QuestionKey, Edit] = field(default_factory=dict)
-    after: dict[tuple[WhatIf, WhatIf], float] = field(default_factory=dict)
+    after: dict[tuple[QuestionKey, QuestionKey], float] = field(default_factory=dict)
     """(first removed, then asked) -> step time in ms with both gone."""
 
 
@@ -126,15 +126,16 @@ class Asker:
 
     def _pairs(
         self, results: dict[QuestionKey, WhatIfResult], edits: dict[QuestionKey, Edit]
-    ) -> dict[tuple[WhatIf, WhatIf], float]:
+    ) -> dict[tuple[QuestionKey, QuestionKey], float]:
         """Ask the costly classes, and the fixes that gain most, two at a time."""
-        out: dict[tuple[WhatIf, WhatIf], float] = {}
-        for questions, most in ((CLASS_QUESTIONS, 5), (FIX_QUESTIONS, 4)):
-            asked = [q for q in questions if q in results and results[q].saves_ms > 0]
+        out: dict[tuple[QuestionKey, QuestionKey], float] = {}
+        for questions, most in ((CLASS_QUESTIONS, 5), (FIX_QUESTIONS, 5)):
+            asked = [q for q, its in results.items() if its.question in questions and its.saves_ms > 0]
             ranked = sorted(asked, key=lambda q: -results[q].saves_ms)[:most]
             for first, then in combinations(ranked, 2):
-                if not count_twice(first, then) and (first, then) not in out:
-                    # Removing two causes has no order; readers ask in either.
-                    both = self.step_ms(edits[first].and_also(edits[then]))
+                one, other = (results[each].question for each in (first, then))
+                if not count_twice(one, other) and (first, then) not in out:
+                    # Removing two causes has no order; readers ask in either. Two calls share no work.
+                    both = self.step_ms(edits[first].and_also(edits[then], apart=one is other))
                     out[first, then] = out[then, first] = both
         return out

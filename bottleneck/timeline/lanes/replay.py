@@ -64,14 +64,17 @@ class Edit:
             out[work] = factor
         return out
 
-    def and_also(self, other: Edit) -> Edit:
-        """Return both edits together; factors multiply."""
+    def and_also(self, other: Edit, *, apart: bool = False) -> Edit:
+        """Return both edits together; factors multiply.
+
+        `apart`: the host work that is gone with one is none of the other's. Else the same may go with both.
+        """
         work = dict(self.work)
         for key, factor in other.work.items():
             work[key] = work.get(key, 1.0) * factor
         gone = self.gone if other.gone is None else other.gone
         if self.gone is not None and other.gone is not None:
-            gone = np.maximum(self.gone, other.gone)
+            gone = self.gone + other.gone if apart else np.maximum(self.gone, other.gone)
         drop_at = self.drop_at if other.drop_at is None else other.drop_at
         if self.drop_at is not None and other.drop_at is not None:
             drop_at = self.drop_at | other.drop_at
@@ -227,7 +230,9 @@ class Replay:
         p = self.program
         edit = edit or Edit()
         factors = edit.factors()
-        work = self._work if edit.gone is None else self._work - edit.gone[:, self._known]
+        work = self._work
+        if edit.gone is not None:
+            work = np.maximum(work - edit.gone[:, self._known], 0.0)
         own = work @ factors[self._known]
         dropped = np.isin(p.kind, [int(k) for k in edit.drop_waits])
         if edit.drop_at is not None:

@@ -14,7 +14,12 @@ from torch_bottleneck.timeline.lanes.budget import step_budget
 from torch_bottleneck.timeline.lanes.host_work import HostWork
 from torch_bottleneck.timeline.lanes.labels import PART_OF_WORK, Work
 from torch_bottleneck.timeline.lanes.program import Program, host_program
-from torch_bottleneck.timeline.lanes.questions import amount_gone, shared_questions, without_fetching
+from torch_bottleneck.timeline.lanes.questions import (
+    Question,
+    amount_gone,
+    shared_questions,
+    without_fetching,
+)
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 from torch_bottleneck.timeline.steps.facts import Facts
 
@@ -80,6 +85,18 @@ def test_two_edits_that_take_the_same_time_away_take_it_once() -> None:
     assert ask.step_ms(Edit(gone=gone).and_also(Edit(gone=gone))) == pytest.approx(STEP_MS - 1.0)
     free = Edit(work={Work.DISPATCH: 0.0})
     assert ask.step_ms(free.and_also(Edit(gone=gone))) == pytest.approx(ask.step_ms(free))
+
+
+def test_two_calls_that_are_gone_take_the_time_of_both_away() -> None:
+    def without(name: str, ms: float) -> Question:
+        gone = amount_gone(program(), ms, (Work.DISPATCH,))
+        return Question(WhatIf.CALL_GONE, Edit(gone=gone), "", about=name)
+
+    found = asker().ask([without("one", 1.0), without("other", 0.5), without("all", 100.0)])
+    one, other, most = ((WhatIf.CALL_GONE, name) for name in ("one", "other", "all"))
+    assert found.after[one, other] == found.after[other, one] == pytest.approx(STEP_MS - 1.5)
+    # No more than there is.
+    assert found.after[one, most] == pytest.approx(STEP_MS - spent(Work.DISPATCH))
 
 
 def replayed_cpu_questions(run: Run, **amounts: float) -> dict[WhatIf, WhatIfResult]:
