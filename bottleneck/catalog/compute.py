@@ -275,7 +275,7 @@ head = torch.nn.Linear(768, rounded)""",
         " comes out back with index_add, instead of masking it. Cut a padded batch to its longest sample.",
         when=seen("outputs.counted_ms", ">", 0.0, "all rows of the outputs have a part in the loss"),
         what_if=WhatIf.IDLE_ROWS_GONE,
-        basis="the last products and what follows them, without these rows",
+        basis="the products and what follows them, without these rows",
         may_break="The outputs of the other positions are gone, also for metrics. Sizes change from step to step.",
         code="""\
 counts = labels != -100

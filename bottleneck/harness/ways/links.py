@@ -60,25 +60,23 @@ def _by_rows(packed: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return out.unflatten(1, (batch, width)).movedim(1, 0)
 
 
+_LOOK_UP = ("index_select", "__getitem__")
+
+
 class AlongLinks(Way):
     """Rows that are looked up, weighted and added up for each target are a product with a sparse matrix."""
 
     callee = "way:bag"
     shown = "rows that are looked up and added up"
     functions = (
-        "scatter_add",
-        "scatter_add_",
-        "index_add",
-        "index_add_",
-        "scatter_reduce",
-        "scatter_reduce_",
-    )
-    follows = ("index_select", "__getitem__", "mul")
+        "scatter_add", "scatter_add_", "index_add", "index_add_", "scatter_reduce", "scatter_reduce_",
+    )  # fmt: skip
+    follows = (*_LOOK_UP, "mul")
 
     def instead(self, call: Call, made: Made) -> Instead | None:
         if call.given(4, "reduce" if "reduce" in call.name else "alpha", 1) not in (1, "sum"):
             return None
-        base, index, message = (call.given(0, "input"), call.given(2, "index"), call.tensors()[-1])
+        base, index, message = call.given(0, "input"), call.given(2, "index"), call.tensors()[-1]
         if call.given(1, "dim") != 0 or not is_real(base, message) or base.dim() != 2 or base.requires_grad:
             return None
         looked, weighted, weight = _looked_up(message, made)
@@ -98,11 +96,14 @@ class AlongLinks(Way):
                 rows = weighted.on(*(rows if each is not weight else each for each in weighted.tensors()))
             return call.on(base.clone(), index, rows)
 
-        matrix = _matrix(source, target, weight, (len(base), len(x)), base)
-        both = matrix.to_sparse_csr(), matrix.t().coalesce().to_sparse_csr()
+        @functools.cache
+        def both() -> tuple[torch.Tensor, torch.Tensor]:
+            """Return the matrix and its transpose, made where the way is timed and not for each call."""
+            matrix = _matrix(source, target, weight, (len(base), len(x)), base)
+            return matrix.to_sparse_csr(), matrix.t().coalesce().to_sparse_csr()
 
         def other(x: torch.Tensor) -> torch.Tensor:
-            return base + _Along.apply(x, *both)
+            return base + _Along.apply(x, *both())
 
         return Instead((x,), own, (other,), tuple(each for each in (looked, weighted) if each is not None))
 
@@ -130,9 +131,6 @@ def _looked_up(message: torch.Tensor, made: Made) -> tuple[Call | None, Call | N
         if looked is not None and looked.name in _LOOK_UP:
             return looked, call, weight
     return None, None, None
-
-
-_LOOK_UP = ("index_select", "__getitem__")
 
 
 def _rows(looked: Call) -> torch.Tensor | None:

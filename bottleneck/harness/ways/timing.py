@@ -6,7 +6,7 @@ In: an `Instead`. Out: what each takes, forward and backward; None where none gi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -67,24 +67,20 @@ def timed(instead: Instead) -> Timed | None:
     # A difference that does not show in each turn may be one of the machine; one turn may be disturbed.
     sure = {k: way for k, way in ways.items() if sorted(way.took_ns)[-2:][0] < min(own.took_ns)}
     best = min(sure, key=lambda k: min(sure[k].took_ns), default=None)
-    if best is None:
-        return None
-    took, other = _apart(own, sure[best])
-    if other.on_host_ns != other.ns:
-        at_once = other.on_host_ns * instead.calls // max(instead.calls, instead.rounds)
-        other = replace(other, on_host_ns=at_once)
-    return Timed(took, other, best, instead.calls)
+    return None if best is None else Timed(*_apart(instead, own, sure[best]), best, instead.calls)
 
 
-def _apart(own: _Runs, other: _Runs) -> tuple[Took, Took]:
+def _apart(instead: Instead, own: _Runs, other: _Runs) -> tuple[Took, Took]:
     """Time both behind other work of the device, too: where a step fills it, the host's part is hidden."""
     turns = [(own.apart(), other.apart()) for _ in range(_TURNS_APART)]
     known = [(*a, *b) for a, b in turns if a is not None and b is not None]
     if not known:
         own_ns, other_ns = min(own.took_ns), min(other.took_ns)
         return Took(own_ns, own_ns, own_ns), Took(other_ns, other_ns, other_ns)
-    least = [min(each) for each in zip(*known, strict=True)]
-    return Took(min(own.took_ns), *least[:2]), Took(min(other.took_ns), *least[2:])
+    own_host, own_device, host, device = (min(each) for each in zip(*known, strict=True))
+    # The host makes the one call for more rounds than were tried.
+    host = host * instead.calls // max(instead.calls, instead.rounds)
+    return Took(min(own.took_ns), own_host, own_device), Took(min(other.took_ns), host, device)
 
 
 def stands_in(instead: Instead, way: int) -> bool:

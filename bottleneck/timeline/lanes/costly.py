@@ -74,11 +74,11 @@ class CostlyRows:
         )
         if self.tried is None:
             return call
-        shown = self.tried.shown or call.shown
-        known = self.tried
+        tried = self.tried
         return replace(
-            call, site=known.site or site, left=known.left, left_on_host=known.left_on_host, shown=shown
-        )
+            call, site=tried.site or site, left=tried.left, left_on_host=tried.left_on_host,
+            shown=tried.shown or call.shown,
+        )  # fmt: skip
 
 
 def costly_rows(

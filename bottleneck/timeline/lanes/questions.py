@@ -170,22 +170,15 @@ def shared_questions(program: Program, facts: Facts) -> Iterator[Question]:
             "replay with every batch ready when it is needed",
         )
     if (kinds == EventKind.SYNC).any():
-        again = reads_again(program)
-        count = float((again & (kinds == EventKind.SYNC)).sum()) / max(1, program.steps)
-        yield Question(
-            WhatIf.SYNCS_GONE,
-            Edit(
-                work={Work.SYNC: 0.0},
-                drop_waits=frozenset([EventKind.SYNC]),
-                duration=np.where(again[program.event], 0.0, 1.0),
-                gone=np.where(again[:, None] & (np.arange(len(Work)) == Work.DISPATCH), program.work, 0.0),
-            ),
-            "replay without synchronising calls, so the host runs ahead"
-            + (
-                f"; {count:.0f} of them read one value more where nothing is launched in between"
-                * (count >= 1)
-            ),
-        )
+        edit = Edit(work={Work.SYNC: 0.0}, drop_waits=frozenset([EventKind.SYNC]))
+        basis, again = "replay without synchronising calls, so the host runs ahead", reads_again(program)
+        if again.any():
+            gone = np.zeros_like(program.work)
+            gone[again, Work.DISPATCH] = program.work[again, Work.DISPATCH]
+            edit = replace(edit, duration=np.where(again[program.event], 0.0, 1.0), gone=gone)
+            count = float((again & (kinds == EventKind.SYNC)).sum()) / max(1, program.steps)
+            basis += f"; {count:.0f} of them read one value more where nothing is launched in between"
+        yield Question(WhatIf.SYNCS_GONE, edit, basis)
     if has[Work.ALLOCATOR] or (kinds == EventKind.ALLOCATOR).any():
         yield Question(
             WhatIf.ALLOCATOR_FREE,

@@ -108,8 +108,8 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
 def _done_another_way(program: Program, work: DeviceWork, known: Circumstances) -> Iterator[Question]:
     """Calls for which there is a cheaper one, which takes time, too."""
     for call, events in known.costly:
-        saved, on_host = (1.0 - (each or 0.0) for each in (call.left, call.left_on_host or call.left))
-        yield without_calls(call, not_called(program, events, saved, on_host=on_host))
+        on_host = None if call.left_on_host is None else 1.0 - call.left_on_host
+        yield without_calls(call, not_called(program, events, 1.0 - (call.left or 0.0), on_host=on_host))
     if known.narrow is not None:
         yield Question(
             WhatIf.KERNELS_SPREAD,
