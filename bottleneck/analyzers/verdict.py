@@ -290,16 +290,17 @@ class _Case:
     def fix_ms(self, group: BottleneckClass, first: _Price | None) -> float:
         """Return what the best fix of a class saves.
 
-        What holds the time of others, as a loop its waits and its dispatch, counts for the first of them.
+        What holds the time of others, as a loop its waits and its dispatch, counts for the first of them,
+        up to what they cost: the rest is work.
         """
-        best = 0.0
+        best, beside_work_ms = 0.0, sum(price.cost_ms for price in self.prices)
         for code, saves_ms in self.fixes:
             entry = FINDING_CODES[code]
-            own = entry.bottleneck_class
+            own, most_ms = entry.bottleneck_class, math.inf
             if entry.within_others and not entry.names_call and own is not BottleneckClass.COMPUTE and first:
-                own = first.bottleneck_class
+                own, most_ms = first.bottleneck_class, beside_work_ms
             if own is group:
-                best = max(best, saves_ms)
+                best = max(best, min(saves_ms, most_ms))
         return best
 
     def ordered(self, limits: _Limits) -> list[_Price]:

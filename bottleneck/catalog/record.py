@@ -14,7 +14,7 @@ RECORDS: dict[str, Record] = {
     "FX106": Record(predictions=0, error=None, close=0, bounds=1, held=1),
     "FX107": Record(predictions=0, error=None, close=0, bounds=2, held=2),
     "FX110": Record(predictions=0, error=None, close=0, bounds=1, held=1),
-    "FX201": Record(predictions=4, error=0.0276, close=4, bounds=0, held=0),
+    "FX201": Record(predictions=4, error=0.014, close=4, bounds=0, held=0),
     "FX204": Record(predictions=5, error=0.0569, close=4, bounds=0, held=0),
     "FX205": Record(predictions=0, error=None, close=0, bounds=4, held=4),
     "FX214": Record(predictions=3, error=0.0331, close=2, bounds=0, held=0),

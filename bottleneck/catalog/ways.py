@@ -228,10 +228,11 @@ out[rare] = torch.lgamma(counts[rare] + 1)  # was: torch.lgamma(counts + 1)""",
         """\
 import torch
 
-size = signal.shape[-1] + kernel.shape[-1] - 1
+n = signal.shape[-1] + kernel.shape[-1] - 1
+size = 2 ** (n - 1).bit_length()  # large prime factors take long
 over = torch.fft.rfft(kernel.flip(-1), size)
 out = torch.fft.irfft(torch.fft.rfft(signal, size) * over, size)
-# was: conv1d with a long kernel""",
+out = out.narrow(-1, 0, n)  # was: conv1d with a long kernel""",
         docs("fft.html", "torch.fft"),
         source(
             "https://github.com/pytorch/pytorch/issues/21462",

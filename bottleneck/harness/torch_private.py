@@ -482,14 +482,18 @@ def timed_apart(run: Callable[[], object], *, ahead_ns: int) -> tuple[int, int] 
     """Return what the host takes to hand something to the device, and what the device takes for it, in ns.
 
     `ahead_ns`: for so long the device is kept busy, in which the host must be done; None where it was not, or
-    waits in between for what the device computes.
+    waits in between for what the device computes. The device's cache holds nothing of what is computed with,
+    as little as where other work lies between two such calls.
     """
     keep_busy = getattr(torch.cuda, "_sleep", None)
     if device_kind() == "cpu" or keep_busy is None:
         return None
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    cache = getattr(torch.cuda.get_device_properties(), "L2_cache_size", 0)
+    other = torch.empty(2 * cache if 2 * cache < free_memory() else 0, dtype=torch.uint8, device="cuda")
     wait_for_device()
     keep_busy(_CYCLES_PER_NS * ahead_ns)
+    other.zero_()
     begin.record()
     since_ns = perf_counter_ns()
     run()

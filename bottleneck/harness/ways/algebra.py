@@ -290,12 +290,16 @@ def _pair_first(first: str, i: int, j: int, then: Callable[..., torch.Tensor]) -
     return run
 
 
+_CASTS = ("float", "to", "type", "double", "half", "bfloat16")
+
+
 class LookedUp(Way):
     """A product with rows that are all zeros but for a one looks rows up, or adds rows up."""
 
     callee = "way:one-hot"
     shown = "a product with one-hot rows"
     functions = ("matmul", "mm", "bmm", "linear")
+    follows = ("one_hot", *_CASTS)
 
     def instead(self, call: Call, made: Made) -> Instead | None:
         if len(call.args) < 2:
@@ -307,11 +311,26 @@ class LookedUp(Way):
             return None
         index = left.argmax(-1)
         table = (lambda rows: rows.t()) if call.name == "linear" else (lambda rows: rows)
-        return Instead(
-            (right,),
-            lambda rows: call.function(left, rows),
-            (lambda rows: functional.embedding(index, table(rows)),),
-        )
+        makers = _makers_of_ones(left, made)
+
+        def own(rows: torch.Tensor) -> torch.Tensor:
+            ones = makers[0].on(*makers[0].tensors()) if makers else left
+            for cast in makers[1:]:
+                ones = cast.on(ones, *cast.tensors()[1:])
+            return call.function(ones, rows)
+
+        return Instead((right,), own, (lambda rows: functional.embedding(index, table(rows)),), makers)
+
+
+def _makers_of_ones(x: torch.Tensor, made: Made) -> tuple[Call, ...]:
+    """Return the call that made one-hot rows, and those after it that changed their type; in order."""
+    makers: list[Call] = []
+    while (call := made(x)) is not None and call.name in LookedUp.follows:
+        makers.insert(0, call)
+        if call.name == "one_hot":
+            return tuple(makers)
+        x = call.tensors()[0]
+    return ()
 
 
 def _one_hot(x: torch.Tensor) -> bool:

@@ -236,7 +236,7 @@ def _adjugate(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the adjugate of (..., n, n) and the determinant (...,), n = 2 or 3 (Cramer's rule)."""
     if x.shape[-1] == 2:
         (a, b), (c, d) = (row.unbind(-1) for row in x.unbind(-2))
-        return torch.stack([torch.stack([d, -b], -1), torch.stack([-c, a], -1)], -2), a * d - b * c
+        return torch.stack([torch.stack([d, -b], -1), torch.stack([-c, a], -1)], -2), _formula_det(x)
     a, b, c = x.unbind(-2)
     rows = torch.stack([torch.linalg.cross(b, c), torch.linalg.cross(c, a), torch.linalg.cross(a, b)], -1)
     return rows, (a * rows[..., 0]).sum(-1)
@@ -253,7 +253,11 @@ def _formula_solve(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _formula_det(x: torch.Tensor) -> torch.Tensor:
-    return _adjugate(x)[1]
+    if x.shape[-1] == 2:
+        (a, b), (c, d) = (row.unbind(-1) for row in x.unbind(-2))
+        return a * d - b * c
+    a, b, c = x.unbind(-2)
+    return (a * torch.linalg.cross(b, c)).sum(-1)
 
 
 def _formula_signed(x: torch.Tensor) -> Any:

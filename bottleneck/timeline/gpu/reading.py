@@ -322,6 +322,7 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             None if facts.true_is_profiled else facts.true_ms,
             input_ms=baseline.phases_ms.get("data") if baseline is not None else None,
             host_scale=_host_scale(trace, program, baseline),
+            walls_ms=_walls_ms(facts.run),
         ),
         work=work,
         asked=asked,
@@ -390,6 +391,11 @@ def _launch_calls(trace: Trace, program: Program) -> NDArray[np.float64]:
     """Return how long the call of each event that launches something took, (n,), ns."""
     launches = np.diff(program.first_activity) > 0
     return np.where(launches, trace.dur_ns[program.row], 0).astype(np.float64)
+
+
+def _walls_ms(run: Run | None) -> Sequence[float]:
+    window = run.window("baseline") if run is not None else None
+    return window.steps.wall_ms if window is not None else ()
 
 
 def _host_scale(trace: Trace, program: Program, baseline: Baseline | None) -> float | None:

@@ -14,8 +14,9 @@ step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,12 @@ _PROBE = 0.02
 """Relative change of a factor by which it is found what the step depends on."""
 _CLOSE = 0.005
 """Share of the step without its wait for input by which a replay may miss the step."""
+_FILLED = 0.9
+"""Share of the step from which the device's work is the step."""
+_AHEAD = 0.5
+"""Share of such a step at which the host is done with it, where it has waited for nothing."""
+_FEWEST_AHEAD = 3
+"""Such steps; of fewer one may have been disturbed."""
 _EXACT = 2e-5
 """Relative miss at which a factor counts as found."""
 
@@ -213,6 +220,12 @@ class _Speed:
 
         return held(_solve(as_read, 1.0, 0.2, 5.0))
 
+    def of_host(self, host_ms: float) -> float:
+        """Return the scale at which the host's work alone takes this long for a step."""
+        program = self.replay.program
+        spent = np.array([program.per_step_ns(program.work[:, work]) for work in Work])
+        return _solve(lambda scale: float(spent @ self.edit(scale).factors()), host_ms * 1e6, _LOW, _HIGH)
+
     def fit_compiling(self) -> None:
         """Scale compiling alone: it takes as long with the profiler as without."""
         edit = self.edit(TYPICAL_SCALE)
@@ -322,12 +335,15 @@ def calibrate(
     *,
     input_ms: float | None = None,
     host_scale: float | None = None,
+    walls_ms: Sequence[float] = (),
 ) -> Calibration:
     """Find the edit under which the replay gives the true step time.
 
-    `input_ms` is the mean time per step blocked on input in the baseline window; `host_scale` the host time
-    in forward, backward and optimizer without the profiler over that with it: where the step does not reveal
-    the dispatch scale, this does. The `base` edit of the result belongs under every what-if.
+    `input_ms` is the mean time per step blocked on input in the baseline window. Where the step does not
+    reveal the dispatch scale, one of two does: those of `walls_ms`, the host's times for the steps of the
+    baseline, in which it waits for nothing; else `host_scale`, the host time in forward, backward and
+    optimizer without the profiler over that with it. The `base` edit of the result belongs under every
+    what-if.
     """
     program = replay.program
     observed = observed_step_ns(program)
@@ -350,6 +366,11 @@ def calibrate(
         # A profiler speeds no host up: a ratio above 1 is of a host that waits for the device in each phase.
         waits = host_scale is None or host_scale >= 1.0
         prior = TYPICAL_SCALE if waits or compiling else max(0.3, host_scale or 0.0)
+        # The first steps after a pause, until as many launches wait for the device as can.
+        ahead_ms = [ms for ms in walls_ms if ms < _AHEAD * true_ms]
+        filled = work_ns > _FILLED * true_ms * 1e6
+        if filled and len(ahead_ms) >= _FEWEST_AHEAD and not compiling:
+            prior, waits = speed.of_host(median(ahead_ms)), False
         if compiling and not other:
             speed.fit_compiling()
         fit = _Fit(scale=prior) if other or compiling else speed.fit(prior, measured=not waits)

@@ -124,8 +124,9 @@ def _fallen(
     for place, s in enumerate(suggestions):
         if s["fix"] not in thread.not_fixes:
             continue
-        if step and s["saves_ms"] is not None and s["saves_ms"] / step > most:
-            return f"{_in_words(s)} is promised {s['saves_ms'] / step:.0%} of the step"
+        left = _with(s, step)
+        if step and left is not None and 1 - left / step > most:
+            return f"{_in_words(s)} is promised {1 - left / step:.0%} of the step"
         if place == 0 and not thread.small:
             return f"{_in_words(s)} is suggested first"
     return ""

@@ -154,9 +154,8 @@ class WideConvolution(Part):
 
     def forward(self) -> Tensor:
         if self.other:
-            n = 16384 + 2046
-            product = torch.fft.rfft(self.x, n) * torch.fft.rfft(self.taps[:, 0], n).conj()
-            return torch.fft.irfft(product, n)[..., : 16384 - 2046]
+            product = torch.fft.rfft(self.x) * torch.fft.rfft(self.taps[:, 0], 16384).conj()
+            return torch.fft.irfft(product, 16384)[..., : 16384 - 2046]
         return F.conv1d(self.x, self.taps, groups=self.x.shape[1])
 
 

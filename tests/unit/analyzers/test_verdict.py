@@ -219,6 +219,19 @@ def test_a_loop_that_waits_more_than_it_dispatches_is_what_its_waits_are():
         assert decide(known, find_all(known), judge(known), fixes=fixes).bottleneck_class is expected
 
 
+def test_a_loop_of_long_work_is_no_cause_that_costs_nothing():
+    """What a loop holds beside its waits and its dispatch is work: a copy of 0.1 ms cannot save 46."""
+    known = facts(
+        parts={Part.COPIES: 0.1},
+        saves={WhatIf.COPIES_ASYNC: 0.1},
+        context={"copies.pageable_blocking": True},
+    )
+    findings = find_all(known)
+    assert any(finding.bottleneck_class is C.TRANSFER for finding in findings)
+    verdict = decide(known, findings, judge(known), fixes=[("BN503", 46.0)])
+    assert verdict.bottleneck_class is C.COMPUTE
+
+
 def test_code_given_up_at_the_recompile_limit_is_dispatch_or_what_the_compiler_gave_up():
     known = facts(
         "cpu",

@@ -434,6 +434,17 @@ def test_a_step_tells_where_its_calls_are_made_faster_another_way(watch: WayWatc
     }
 
 
+def test_what_makes_one_hot_rows_is_not_needed_either(watch: WayWatch) -> None:
+    index, table = torch.arange(512) * 7, torch.randn(4000, 64, requires_grad=True)
+
+    def run() -> None:
+        (F.one_hot(index, 4000).float() @ table).square().mean().backward()
+
+    calls, _ = tried(watch, run)
+    made = {call.operator for call in calls if call.callee == "way:one-hot"}
+    assert made == {"aten::one_hot", "aten::to", "aten::matmul"}
+
+
 def test_what_others_read_too_is_not_written_another_way(watch: WayWatch) -> None:
     calls, _ = tried(watch, lambda: step(twice=True))
     assert "way:sum-of-products" not in {call.callee for call in calls}

@@ -48,6 +48,22 @@ def test_without_compilation_the_phases_tell_the_speed_of_dispatching_unless_the
     assert calibrate(replay, 10.0, host_scale=host_scale).dispatch_scale == pytest.approx(scale)
 
 
+@pytest.mark.parametrize(
+    ("walls_ms", "scale"),
+    [([0.4, 0.3, 0.5, 10.0, 10.0], 0.4), ([0.4, 0.3, 10.0], 0.9), ([9.8, 9.9, 9.9], 0.9), ([], 0.9)],
+)
+def test_steps_after_a_pause_tell_the_speed_of_a_host_that_else_waits_for_the_device(
+    walls_ms: list[float], scale: float
+) -> None:
+    events: list[dict] = [{"kind": EventKind.MARK}]
+    for _ in range(4):
+        busy = {"kind": EventKind.LAUNCH, "work": {Work.DISPATCH: 1 * MS}, "acts": [(0, 10 * MS, 2, -1)]}
+        events += [busy, {"kind": EventKind.MARK}]
+    replay = Replay(make_program(events, latency=0.0, spacing=0.0))
+    found = calibrate(replay, 10.0, host_scale=0.9, walls_ms=walls_ms)
+    assert found.dispatch_scale == pytest.approx(scale)
+
+
 @pytest.mark.parametrize(("device_ms", "scale", "device"), [(10.0, 0.5, 1.06), (0.1, 0.53, 1.0)])
 def test_what_the_timed_steps_took_longer_is_put_on_what_decides_the_step(
     device_ms: float, scale: float, device: float

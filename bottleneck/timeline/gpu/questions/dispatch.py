@@ -173,8 +173,8 @@ def _without_loop(
 ) -> Edit:
     """Take a loop's share out of the dispatch of model or update, or out of all that is launched beside them.
 
-    A loop of the loss has its kernels, its waits and its part of the backward to itself. One in the model
-    shares its kernels with what is between its rounds: what they take longer than the shortest one stays.
+    One of the loss has its waits to itself. What kernels take longer than the shortest one is their work,
+    which one operator for all rounds has to do, too: it stays.
     """
     model = work.reach.model
     others = [Work.OPTIMIZER, Work.ZERO_GRAD, Work.INPUT, Work.ASIDE]
@@ -191,12 +191,11 @@ def _without_loop(
     )
     launched = aside[program.event] & (program.launch_work != Work.OPTIMIZER)
     waits = aside & (program.kind == EventKind.SYNC)
-    inside, outside = inner[program.event], 1.0 - beside[program.event]
-    left = _without_launches(program, inside)
+    share = inner[program.event] + np.where(launched, beside[program.event], 0.0)
     return Edit(
         gone=gone,
-        duration=np.where(launched, outside, left),
-        spacing=np.where(launched, outside, 1.0 - inside),
+        duration=_without_launches(program, share),
+        spacing=1.0 - share,
         drop_at=waits if shares.between >= _MOSTLY else None,
     )
 
