@@ -66,7 +66,8 @@ x = torch.linalg.solve(A, b)  # was: torch.linalg.inv(A) @ b""",
         "Sum products with a matrix product",
         "(a * b).sum(-1) writes all products to memory, and reads them again to add them up, in the backward"
         " once more. Where each number of one meets several of the other, it is a matrix product: matmul, or"
-        " einsum with the axes named.",
+        " einsum with the axes named. Of two tensors of many axes that share only what is added up, tensordot"
+        " makes one product of matrices, where einsum moves the axes about.",
         """\
 import torch
 
@@ -142,7 +143,8 @@ back = torch.fft.irfft(spectrum, len(signal))  # was: ifft(spectrum).real""",
         "Give the call its numbers in another layout",
         "An operator reads memory in the order of its loop. Where its numbers lie apart, as after a transpose,"
         " a slice or along an axis that is not the last, copy them once with contiguous(), or keep the tensor"
-        " with that axis last. A running maximum over rows can take whole rows with torch.maximum.",
+        " with that axis last. A running maximum over rows can take whole rows with torch.maximum. matmul writes matrices that"
+        " are the same for some axes out, once for each: einsum takes those axes as rows.",
         """\
 rows = x.movedim(1, -1).contiguous()
 total = rows.cumsum(-1).movedim(-1, 1)  # was: x.cumsum(1)""",
@@ -151,6 +153,11 @@ total = rows.cumsum(-1).movedim(-1, 1)  # was: x.cumsum(1)""",
             "https://github.com/pytorch/pytorch/issues/108496",
             "cummax on a CPU",
             "slower than maximum line by line",
+        ),
+        source(
+            "https://github.com/pytorch/pytorch/issues/154128",
+            "matmul of matrices that are repeated",
+            "40 GB for what bmm does without",
         ),
         may_break="The copy takes memory.",
         can_try=True,
@@ -246,9 +253,10 @@ out = out.narrow(-1, 0, n)  # was: conv1d with a long kernel""",
     _way(
         "FX360",
         "whole-rows",
-        "Add whole rows up, not number by number",
+        "Take or add up whole rows, by one number each",
         "scatter_add and gather with an index that is expanded over a row look each number up by itself."
-        " index_add and index_select take one index for a row.",
+        " index_add and index_select take one index for a row. Rows that several numbers tell, as in x[i, j], have"
+        " one among the rows of x.flatten(0, 1): i * x.shape[1] + j.",
         """\
 out = out.index_add(0, index, rows)
 # was: out.scatter_add(0, index[:, None].expand_as(rows), rows)""",

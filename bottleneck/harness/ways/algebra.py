@@ -240,6 +240,42 @@ def _terms(weight: torch.Tensor, made: Made, calls: list[Call]) -> list[_Term]:
     return [replace(term, scale=term.scale * by) for term in _terms(left, made, calls)]
 
 
+class RowsOfAll(Way):
+    """A product with matrices that are the same for some axes of the other takes those axes as rows.
+
+    `matmul` writes such matrices out, once for each.
+    """
+
+    callee = "way:layout"
+    shown = "a product with matrices that are repeated"
+    functions = ("matmul",)
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        a, b = _factors(call)
+        if not is_plain(a, b) or call.kwargs or min(a.dim(), b.dim()) < 3 or a.dtype is not b.dtype:
+            return None
+        axes = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        names = _LETTERS[: len(axes)]
+        mine, its = (
+            [name for name, size in zip(names[::-1], x.shape[-3::-1], strict=False) if size > 1][::-1]
+            for x in (a, b)
+        )
+        if mine == its:
+            return None
+        rule = f"{''.join(mine)}XY,{''.join(its)}YZ->{''.join(sorted({*mine, *its}))}XZ"
+
+        def rows_of_all(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            left, right = (
+                x.reshape(*(size for size in x.shape[:-2] if size > 1), *x.shape[-2:]) for x in (a, b)
+            )
+            return torch.einsum(rule, left, right).reshape(*axes, a.shape[-2], b.shape[-1])
+
+        return in_place_of(call, rows_of_all)
+
+
+_LETTERS = "abcdefghijklmnopqrstuvw"
+
+
 class PairByPair(Way):
     """An einsum of three and more tensors takes two at a time, those first that leave the least work."""
 
@@ -248,15 +284,52 @@ class PairByPair(Way):
     functions = ("einsum",)
 
     def instead(self, call: Call, made: Made) -> Instead | None:
-        terms = call.args[1:] if len(call.args) > 2 else call.args[1] if len(call.args) > 1 else ()
-        if not isinstance(call.args[0], str) or not 3 <= len(terms) <= 5 or not is_real(*terms):
-            return None
-        given, arrow, out = call.args[0].replace(" ", "").partition("->")
-        names = given.split(",")
-        if not arrow or "." in call.args[0] or any(len(set(each)) < len(each) for each in names):
+        names, out, terms = _einsum(call)
+        if not 3 <= len(names) <= 5 or not is_real(*terms):
             return None
         orders = sorted(_orders(names, out, _sizes(names, terms)), key=lambda order: order[0])
         return in_place_of(call, *(steps for _, steps in orders[:2]))
+
+
+def _einsum(call: Call) -> tuple[list[str], str, Any]:
+    """Return the axes of each tensor, those of the result, and the tensors; none where they are not plain."""
+    terms = call.args[1:] if len(call.args) > 2 else call.args[1] if len(call.args) > 1 else ()
+    if not isinstance(call.args[0], str):
+        return [], "", ()
+    given, arrow, out = call.args[0].replace(" ", "").partition("->")
+    names = given.split(",")
+    if not arrow or "." in call.args[0] or any(len(set(each)) < len(each) for each in names):
+        return [], "", ()
+    return names, out, terms
+
+
+class OneProduct(Way):
+    """An einsum of two tensors that share what is added up, and nothing else, is a product of matrices."""
+
+    callee = "way:sum-of-products"
+    shown = "`einsum()` of two tensors"
+    functions = ("einsum",)
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        names, out, terms = _einsum(call)
+        if len(names) != 2 or not is_plain(*terms):
+            return None
+        left, right = names
+        one, other = _product_of(left, right, out), _product_of(right, left, out)
+        return in_place_of(call, one, lambda a, b: other(b, a)) if one and other else None
+
+
+def _product_of(
+    left: str, right: str, out: str
+) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
+    """Return the einsum of two tensors as a product of matrices; None where an axis of both stays."""
+    summed = [name for name in left if name in right]
+    kept = [name for name in left + right if name not in summed]
+    if not summed or sorted(kept) != sorted(out):
+        return None
+    axes = [left.index(name) for name in summed], [right.index(name) for name in summed]
+    order = [kept.index(name) for name in out]
+    return lambda a, b: torch.tensordot(a, b, axes).permute(order)
 
 
 def _sizes(names: list[str], terms: Any) -> dict[str, int]:

@@ -262,6 +262,75 @@ class WholeRows(Way):
         )
 
 
+class RowsByOneNumber(Way):
+    """Rows that several numbers tell have one number each among the rows of all axes before theirs."""
+
+    callee = "way:whole-rows"
+    shown = "rows that several numbers tell"
+    functions = ("__getitem__", "gather", "scatter_add", "scatter_add_")
+
+    def instead(self, call: Call, made: Made) -> Instead | None:
+        if call.name == "__getitem__":
+            x, which = call.args
+            numbers = _numbers(which) if type(which) is tuple and is_plain(x) else []
+            if not 2 <= len(numbers) <= x.dim() or any(bool((each < 0).any()) for each in numbers):
+                return None
+            return Instead(
+                (x,),
+                lambda x: call.function(x, which),
+                (lambda x: _rows(x, _one_number(numbers, x.shape), len(numbers)),),
+            )
+        x, axis, index = call.given(0, "input"), call.given(1, "dim"), call.given(2, "index")
+        if not is_plain(x, index) or not isinstance(axis, int) or index.dim() != x.dim():
+            return None
+        axis %= index.dim()
+        if not 0 < axis < index.dim() - 1 or any(a != b for a, b in _beside(axis, index.shape, x.shape)):
+            return None
+        if not all(index.stride(k) == 0 or _equal_along(index, k) for k in range(axis + 1, index.dim())):
+            return None
+
+        def rows() -> torch.Tensor:
+            each = index[(slice(None),) * (axis + 1) + (0,) * (index.dim() - axis - 1)].flatten(0, -2)
+            return each + x.shape[axis] * torch.arange(len(each), device=each.device)[:, None]
+
+        if call.name == "gather":
+            return Instead((x,), _first_of(call), (lambda x: _rows(x, rows(), axis + 1).view(index.shape),))
+        source = call.given(3, "src")
+        if not is_real(x, source) or source.shape != index.shape:
+            return None
+
+        def added(x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+            whole = x.flatten(0, axis)
+            return whole.index_add(0, rows().flatten(), source.flatten(0, axis)).view(x.shape)
+
+        return Instead((x, source), lambda x, source: x.scatter_add(axis, index, source), (added,))
+
+
+def _numbers(which: tuple[Any, ...]) -> list[torch.Tensor]:
+    """Return the tensors of numbers that an index begins with; none where it holds else than whole axes."""
+    count = next((k for k, each in enumerate(which) if not isinstance(each, torch.Tensor)), len(which))
+    rest = all(type(each) is slice and each == slice(None) for each in which[count:])
+    plain = rest and is_plain(*which[:count]) and all(each.dtype is torch.long for each in which[:count])
+    return list(which[:count]) if plain else []
+
+
+def _one_number(numbers: list[torch.Tensor], shape: torch.Size) -> torch.Tensor:
+    """Return the number among the rows of all first axes for each that the numbers tell together."""
+    out = numbers[0]
+    for each, size in zip(numbers[1:], shape[1:], strict=False):
+        out = out * size + each
+    return out
+
+
+def _rows(x: torch.Tensor, numbers: torch.Tensor, axes: int) -> torch.Tensor:
+    """Return rows of all the first axes by their numbers."""
+    return x.flatten(0, axes - 1).index_select(0, numbers.flatten()).unflatten(0, numbers.shape)
+
+
+def _beside(axis: int, *shapes: torch.Size) -> list[tuple[int, ...]]:
+    return [sizes for k, sizes in enumerate(zip(*shapes, strict=True)) if k != axis]
+
+
 def _equal_along(index: torch.Tensor, axis: int) -> bool:
     return bool((index == index.narrow(axis, 0, 1)).all())
 

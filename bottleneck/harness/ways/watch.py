@@ -128,7 +128,7 @@ class WayWatch:
     """One per process, on while a step is looked at."""
 
     def __init__(self) -> None:
-        self._mode, self._quiet = Functions(self._see), Replacements()
+        self._mode, self._quiet, self._engine = Functions(self._see), Replacements(), Replacements()
         self._on = self._tries = False
         self._is_sound = True
         self._thread = self._calls = 0
@@ -153,6 +153,8 @@ class WayWatch:
             return False
         self._tries, self._thread, self._calls = tries, threading.get_ident(), 0
         self._on = torch_private.enter_first(self._mode)
+        if self._on and (owner := torch_private.engine_owner()) is not None:
+            self._engine.put(*owner, self._make_backward)
         self._room = torch_private.free_memory() // 4
         self._begun_ns = perf_counter_ns()
         return self._on
@@ -160,6 +162,7 @@ class WayWatch:
     def end(self) -> bool:
         """A step has ended; return whether something in it is worth trying."""
         if self._on:
+            self._engine.undo()
             torch_private.leave(self._mode)
         self._on = False
         self._outputs.clear()
@@ -169,6 +172,13 @@ class WayWatch:
             self._looped = {place for (place, _), count in self._rounds.items() if count >= LOOP}
             self._looped_ns = sum(self._spent_ns[place] for place in self._looped)
         return self._is_sound and any(map(self._is_worth, self._spent_ns))
+
+    def _make_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            with self._mode:  # which is off while a function of torch's is handled: `backward()` is one
+                return original(*args, **kwargs)
+
+        return run_backward
 
     def found(self, profile: Any) -> list[CostlyCalls]:
         """Return the calls for which another way is faster, from the profile of the step that tried them."""
@@ -249,10 +259,13 @@ class WayWatch:
             self._is_sound = False
 
     def _looks(self) -> bool:
-        mine = self._is_sound and threading.get_ident() == self._thread
-        return mine and not (
-            torch_private.in_backward() or torch_private.is_capturing() or torch_private.in_transform()
-        )
+        if not self._is_sound or torch_private.is_capturing() or torch_private.in_transform():
+            return False
+        if torch_private.in_backward():
+            # One that the script has written, perhaps on a thread that ours waits for; with gradients on, it
+            # is a block that is computed again.
+            return not torch.is_grad_enabled()
+        return threading.get_ident() == self._thread
 
     def _note(self, function: Callable[..., Any], args: Any, kwargs: Any) -> _Output | None:
         """Return what is to be kept of a call that is made now; None if it is of no interest."""

@@ -109,7 +109,8 @@ def costly_rows(
     if not len(calls):
         return found
     nodes = trace.rows(Kind.OP, named=NODE, among=among)
-    calls = trace.outermost(calls[~trace.inside(calls, nodes)])
+    # What operators do in the backward is looked up below; what the script calls there was seen there.
+    calls = trace.outermost(calls[~trace.inside(calls, nodes) | np.isin(calls, list(which))])
     if not len(calls):
         return found
     made = recorders(trace)

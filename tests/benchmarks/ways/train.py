@@ -9,6 +9,7 @@ For the second, both are trained in turns of a few steps.
 from __future__ import annotations
 
 import math
+import string
 import sys
 import time
 from collections.abc import Callable
@@ -110,6 +111,34 @@ class Layout(Part):
         if self.other:
             return self.x.T.contiguous().cumsum(-1).T
         return self.x.cumsum(0)
+
+
+class Repeated(Part):
+    def __init__(self) -> None:
+        super().__init__()
+        self.x, self.each = draw(size(64, 512), 36, 1, 64), weight(36, 64, 64)
+
+    def forward(self) -> Tensor:
+        if self.other:
+            return torch.einsum("bgni,gio->bgno", self.x, self.each)
+        return self.x @ self.each
+
+
+class ManyAxes(Part):
+    def __init__(self) -> None:
+        super().__init__()
+        self.state, self.gates = draw(*[2] * size(14, 20)), weight(size(13, 19), 2, 2, 2, 2)
+
+    def forward(self) -> Tensor:
+        state = self.state
+        letters = string.ascii_letters[: state.dim()]
+        for k, gate in enumerate(self.gates):
+            if self.other:
+                state = torch.tensordot(gate, state, ([2, 3], [k, k + 1])).movedim((0, 1), (k, k + 1))
+            else:
+                after = letters.replace(letters[k : k + 2], "YZ")
+                state = torch.einsum(f"{letters},YZ{letters[k : k + 2]}->{after}", state, gate)
+        return state
 
 
 class Decomposition(Part):
@@ -334,6 +363,8 @@ CASES: dict[str, tuple[str, Callable[[], Part]]] = {
     "one-hot": ("FX353", OneHot),
     "real-fft": ("FX354", RealTransform),
     "layout": ("FX355", Layout),
+    "repeated": ("FX355", Repeated),
+    "many-axes": ("FX351", ManyAxes),
     "decomposition": ("FX356", Decomposition),
     "sort": ("FX357", Sort),
     "once-per-value": ("FX358", OncePerValue),

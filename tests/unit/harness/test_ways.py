@@ -120,6 +120,7 @@ def messages(x: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tenso
 
 COUNTS = torch.tensor([0.0, 0.0, 3.0, 0.0, 1.0, 0.0] * 30)
 INDEX = torch.randint(0, 4, (7,))
+ROWS = torch.stack([INDEX, INDEX.flip(0)])[:, :, None].expand(2, 7, 3)
 
 CASES: dict[str, tuple[str, Callable[[], Any]]] = {
     "solve": ("way:inverse", lambda: torch.linalg.inv(square()) @ leaf(5, 3, 2)),
@@ -137,6 +138,23 @@ CASES: dict[str, tuple[str, Callable[[], Any]]] = {
         "way:order-of-products",
         lambda: torch.einsum("ij,jk,kl->il", leaf(2, 3), leaf(3, 4), leaf(4, 5)),
     ),
+    "einsum of two": (
+        "way:sum-of-products",
+        lambda: torch.einsum("iajb,cjd->idacb", leaf(2, 3, 4, 5), leaf(6, 4, 3)),
+    ),
+    "einsum of two, complex": (
+        "way:sum-of-products",
+        lambda: torch.einsum(
+            "abc,db->adc", torch.randn(2, 3, 2, dtype=torch.complex64), leaf(3, 3).to(torch.complex64)
+        ),
+    ),
+    "rows that two numbers tell": ("way:whole-rows", lambda: leaf(4, 5, 3)[INDEX[:, None], INDEX, :]),
+    "numbers of three axes": ("way:whole-rows", lambda: leaf(4, 4, 4)[INDEX, INDEX, INDEX]),
+    "rows of each": ("way:whole-rows", lambda: leaf(2, 4, 3).gather(1, ROWS)),
+    "rows added up in each": ("way:whole-rows", lambda: leaf(2, 4, 3).scatter_add(1, ROWS, leaf(2, 7, 3))),
+    "matrices for some axes": ("way:layout", lambda: leaf(5, 3, 1, 4) @ leaf(3, 4, 2)),
+    "matrices for other axes": ("way:layout", lambda: leaf(1, 3, 6, 4) @ leaf(5, 1, 1, 4, 2)),
+    "matrices for one": ("way:layout", lambda: leaf(5, 6, 4) @ leaf(1, 4, 2)),
     "one-hot": ("way:one-hot", lambda: F.one_hot(INDEX, 4).double() @ leaf(4, 3)),
     "one-hot by linear": ("way:one-hot", lambda: F.linear(F.one_hot(INDEX, 4).double(), leaf(3, 4))),
     "rows added": (
@@ -316,6 +334,11 @@ NONE: dict[str, Callable[[], Any]] = {
     "a short kernel": lambda: F.conv1d(leaf(2, 3, 40), leaf(4, 3, 3)),
     "a softmax of no product": lambda: leaf(2, 3, 6, 6).softmax(-1) @ leaf(2, 3, 6, 8),
     "complex numbers": lambda: torch.fft.fft(torch.randn(8, dtype=torch.complex64)),
+    "matrices of its own for each": lambda: leaf(5, 1, 6, 4) @ leaf(5, 4, 2).unsqueeze(1),
+    "rows by a mask": lambda: leaf(4, 5)[torch.ones(4, dtype=torch.bool), INDEX[:4]],
+    "rows counted from the end": lambda: leaf(4, 5)[INDEX, INDEX - 5],
+    "rows of some columns": lambda: leaf(4, 5, 3)[INDEX, INDEX, :2],
+    "an einsum by batches": lambda: torch.einsum("bij,bjk->bik", leaf(2, 3, 4), leaf(2, 4, 5)),
     "a mask of padding": lambda: masked(torch.tensor([1, 1, 1, 1, 0, 0]).bool().expand(6, 6)),
     "a mask for each sample": lambda: masked(torch.eye(6).bool() | (torch.rand(2, 1, 6, 6) > 0.5)),
     "a kernel of no axes": lambda: F.conv2d(leaf(2, 1, 9, 9), torch.randn(1, 1, 3, 3, dtype=torch.float64)),
@@ -443,6 +466,34 @@ def test_what_makes_one_hot_rows_is_not_needed_either(watch: WayWatch) -> None:
     calls, _ = tried(watch, run)
     made = {call.operator for call in calls if call.callee == "way:one-hot"}
     assert made == {"aten::one_hot", "aten::to", "aten::matmul"}
+
+
+class Spread(torch.autograd.Function):
+    """Rows that are looked up; what their gradients are added up by is written by hand."""
+
+    INDEX = torch.randint(0, 50, (8, 4000, 1)).expand(8, 4000, 64)
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.sum() * torch.ones(8, 4000, 64)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(8, 50, 64).scatter_add(1, Spread.INDEX, gradients[0])
+
+
+def test_a_backward_that_is_written_by_hand_is_looked_at_too(watch: WayWatch) -> None:
+    x = torch.randn(8, 50, 64, requires_grad=True)
+
+    def run() -> None:
+        Spread.apply(x).square().mean().backward()
+
+    engine = torch.autograd._engine_run_backward
+    calls, _ = tried(watch, run)
+    assert [(call.operator, call.callee) for call in calls] == [("aten::scatter_add", "way:whole-rows")]
+    assert calls[0].site is not None
+    assert calls[0].site.function == "backward"
+    assert torch.autograd._engine_run_backward is engine
 
 
 def test_what_others_read_too_is_not_written_another_way(watch: WayWatch) -> None:

@@ -104,6 +104,26 @@ def seen(operator: str, *places: int, of: int, tensors: int = 0) -> CostlyCalls:
     return CostlyCalls(operator=operator, places=list(places), of=of, tensors=tensors)
 
 
+class Spread(torch.autograd.Function):
+    """Hands numbers on; its backward, written by hand, adds them up."""
+
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: object, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0].scatter_add(1, torch.zeros(50, 3, dtype=torch.long), gradients[0])
+
+
+def test_a_call_in_a_backward_that_is_written_by_hand_is_one_of_the_step(tmp_path: Path) -> None:
+    trace = traced(Spread.apply, tmp_path)
+    assert not found(trace)
+    tried = CostlyCalls(operator="aten::scatter_add", callee="way:whole-rows", places=[0], of=1, left=0.4)
+    calls = found(trace, tried)["way:whole-rows"]
+    assert len(calls.rows) == len(calls.gone) == 2
+
+
 @pytest.mark.parametrize(
     ("step", "callee"),
     [
