@@ -806,4 +806,24 @@ EXPLAINED: dict[str, str] = {
         "(low), at the line, FX521 for the constant of the same line first, 88.1 ms."
     ),
     "HH07": "No entry: shifts that cancel. The lines of the transforms are named.",
+    "II01": (
+        "That matmul writes repeated matrices out was not asked. Since: FX355 second, behind malloc's "
+        "threshold: 50.1 of 61.9 ms (62.1 of 77.6 measured)."
+    ),
+    "II02": (
+        "An einsum of two tensors was not tried another way. Since: FX351 first, 33.6 of 47.0 ms (42.1 of "
+        "66.8 measured)."
+    ),
+    "II03": (
+        "No entry: to compute all rows and mask the result. The lines of the spline are named, and those "
+        "of its look-ups."
+    ),
+    "II04": (
+        "What a Function's own backward calls was not looked at. Since: FX360 second, behind malloc's "
+        "threshold, 24.8 of 27.4 ms: the sum in the backward, one of three changes of the cure."
+    ),
+    "II06": (
+        "No entry: a running maximum over views. The function and its line are named, as work on the "
+        "batch before the model: the step's own input, where the thread's truth says compute."
+    ),
 }

@@ -82,6 +82,12 @@ def test_the_measurement_ranks() -> None:
     assert order(given, found) == ["FX301", "FX414", "FX311"]
 
 
+def test_behind_one_that_was_tried_other_ways_to_its_gain_come_after_all_other_gains() -> None:
+    given = [suggestion(fix, 70.0, bound=True) for fix in ("FX205", "FX207")] + [suggestion("FX360", 90.0)]
+    assert order(given, tried(measured("FX505", 1.01))) == ["FX205", "FX207", "FX360"]
+    assert order(given, tried(measured("FX205", 1.2))) == ["FX205", "FX360", "FX207"]
+
+
 @pytest.mark.parametrize(
     "row",
     [
