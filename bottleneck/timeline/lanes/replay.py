@@ -4,7 +4,8 @@ In: a `Program` and an `Edit`. Out: a `Schedule`: when each host event and each 
 would have happened.
 
     host  += own work * factor of its category
-    start  = max(host + launch latency, end of the work before on the stream, end of what it waits for)
+    start  = max(host + launch latency, end of the work before on the stream, end of what it waits for),
+             of the first on a stream: no earlier than work from before the window ended
     end    = start + duration
     a wait: host = max(host, end of what it waits for)
     the host runs at most QUEUE_DEPTH launches ahead
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...model.codes import Part
 from ..trace.intervals import latest
 from .labels import Work
 from .program import NO_WAIT, QUEUE_DEPTH, WAIT_ALL, EventKind, first_counted
@@ -175,10 +177,27 @@ class Replay:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self._busy_until, self._delay = self._begun_with()
         self._blocks = self._cut()
         # Most runs know few of the categories.
         self._known = np.flatnonzero(program.work.any(axis=0))
         self._work = program.work[:, self._known]
+
+    def _begun_with(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return until when each lane has work from before the first step, ns, and all other delays.
+
+        What the first activity waits for, and nothing in the window explains, is such work: where steps give
+        the device less to do, there is less of it.
+        """
+        p = self.program
+        until, delay = np.zeros(len(p.lanes)), p.delay.copy()
+        lanes, first = np.unique(p.lane, return_index=True)
+        if (p.part == p.parts.index(Part.COMMUNICATION)).any():
+            return until, delay  # it may be other ranks that a collective before the window waits for
+        for lane, at in zip(lanes.tolist(), first.tolist(), strict=True):
+            if delay[at] > 0 and p.event[at] < p.marks[1]:
+                until[lane], delay[at] = p.observed_start[at] - p.origin_ns, 0.0
+        return until, delay
 
     def _cut(self) -> tuple[_Block, ...]:
         p = self.program
@@ -221,7 +240,7 @@ class Replay:
             lane=lane,
             at=at,
             event=p.event[at],
-            delay=p.delay[at],
+            delay=self._delay[at],
             waits=(waits, depends[waits]) if len(waits) else None,
         )
 
@@ -241,14 +260,16 @@ class Replay:
         after = np.where(dropped, 0.0, p.after * factors[p.after_work])
 
         n, m = len(p.kind), len(p.event)
+        duration = p.duration * edit.duration
+        left = duration.sum() / p.duration.sum() if m else 1.0
         device = _Device(
             program=p,
-            duration=p.duration * edit.duration,
+            duration=duration,
             spacing=np.where(np.broadcast_to(edit.duration, m) == 0.0, 0.0, p.spacing * edit.spacing),
             issued=np.empty(n),
             start=np.empty(m),
             end=np.empty(m),
-            lane_end=np.full(len(p.lanes), -np.inf),
+            lane_end=self._busy_until * left,
         )
         host = np.empty(n)
         clock = 0.0

@@ -14,6 +14,8 @@ from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 
 from .programs import make_program
 
+MS = 1e6
+
 
 def one_by_one(p: Program, edit: Edit | None = None) -> tuple[np.ndarray, np.ndarray]:
     """The recurrence of the module docstring, literally."""
@@ -206,3 +208,17 @@ def test_the_queue_stops_a_host_that_is_a_thousand_launches_ahead() -> None:
 def test_no_wait_is_spelt_as_such() -> None:
     program = make_program(steps_of(launches(3, host=1, device=1), 1))
     assert (program.wait == NO_WAIT).all()
+
+
+@pytest.mark.parametrize(("share", "step_ms"), [(1.0, 10.0), (0.5, 5.0), (0.1, 2.0)])
+def test_work_from_before_the_window_shrinks_with_that_of_each_step(share: float, step_ms: float) -> None:
+    """The device begins the window 25 ms behind; a host of 2 ms a step decides where it has less to do."""
+    events: list[dict] = [{"kind": EventKind.MARK}]
+    for _ in range(6):
+        work = {Work.DISPATCH: 2 * MS}
+        events.append({"kind": EventKind.LAUNCH, "work": work, "acts": [(0, 10 * MS, 2, -1)]})
+        events.append({"kind": EventKind.MARK})
+    program = make_program(events)
+    program.delay[0], program.observed_start[0] = 23 * MS, 25 * MS
+    found = Replay(program).run(Edit(duration=np.full(6, share)))
+    assert found.step_ns / MS == pytest.approx(step_ms, rel=0.06)
