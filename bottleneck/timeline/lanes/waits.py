@@ -225,14 +225,18 @@ def limit_full_queue(
     a: Activities,
     act_event: NDArray[np.int64],
 ) -> None:
-    """Take the waiting for room in a full launch queue out of the launch calls' own work."""
+    """Take the waiting for room in a full launch queue out of the launch calls' own work.
+
+    Where the device begins what is launched here late, as much as it does in that time was launched before.
+    """
     launches = np.flatnonzero(kind == EventKind.LAUNCH)
     if not len(launches):
         return
-    typical = float(np.median(own_call[launches]))
-    long = launches[own_call[launches] > max(20.0 * typical, 100_000.0)]
     ends = np.sort(a.end)
-    launched_before = before(act_event, long)
-    done = before(ends, start[long])
-    full = (launched_before - done) >= QUEUE_DEPTH * 0.9
-    own_call[long[full]] = typical
+    begins, each = a.start.min(), (ends[-1] - a.start.min()) / len(ends)
+    earlier = np.maximum(begins - start[launches], 0) / max(each, 1.0)
+    waiting = before(act_event, launches) - before(ends, start[launches]) + earlier
+    full = waiting >= QUEUE_DEPTH * 0.9
+    free = launches if full.all() else launches[~full]
+    typical = float(np.percentile(own_call[free], 10) if full.all() else np.median(own_call[free]))
+    own_call[launches[full]] = np.minimum(own_call[launches[full]], typical)
