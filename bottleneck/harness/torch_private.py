@@ -195,9 +195,14 @@ def default_device() -> torch.device | None:
     return getattr(context, "device", None)
 
 
+def is_on(mode: Any) -> bool:
+    """Return whether calls on this thread go through a mode of functions now; not while it handles one."""
+    return mode in torch.overrides._get_current_function_mode_stack()
+
+
 def leave(mode: Any) -> None:
     """Take a mode of functions away, wherever it stands among those that the script has entered since."""
-    if mode not in torch.overrides._get_current_function_mode_stack():
+    if not is_on(mode):
         return  # of another thread, or gone with all others
     above = []
     while (last := torch.overrides._pop_mode()) is not mode:

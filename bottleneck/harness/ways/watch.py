@@ -7,6 +7,7 @@ Out: the calls, by the places of their operators in a step, with what the other 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import warnings
@@ -175,7 +176,8 @@ class WayWatch:
 
     def _make_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run_backward(*args: Any, **kwargs: Any) -> Any:
-            with self._mode:  # which is off while a function of torch's is handled: `backward()` is one
+            # While a function of torch's is handled, as `backward()` is one, the mode is off.
+            with contextlib.nullcontext() if torch_private.is_on(self._mode) else self._mode:
                 return original(*args, **kwargs)
 
         return run_backward
