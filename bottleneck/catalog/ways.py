@@ -143,8 +143,8 @@ back = torch.fft.irfft(spectrum, len(signal))  # was: ifft(spectrum).real""",
         "Give the call its numbers in another layout",
         "An operator reads memory in the order of its loop. Where its numbers lie apart, as after a transpose,"
         " a slice or along an axis that is not the last, copy them once with contiguous(), or keep the tensor"
-        " with that axis last. A running maximum over rows can take whole rows with torch.maximum. matmul writes matrices that"
-        " are the same for some axes out, once for each: einsum takes those axes as rows.",
+        " with that axis last. A running maximum over rows can take whole rows with torch.maximum. matmul copies a matrix once"
+        " for every entry of an axis that it is repeated along; einsum does not.",
         """\
 rows = x.movedim(1, -1).contiguous()
 total = rows.cumsum(-1).movedim(-1, 1)  # was: x.cumsum(1)""",
@@ -235,11 +235,11 @@ out[rare] = torch.lgamma(counts[rare] + 1)  # was: torch.lgamma(counts + 1)""",
         """\
 import torch
 
-n = signal.shape[-1] + kernel.shape[-1] - 1
+n, k = signal.shape[-1], kernel.shape[-1]
 size = 2 ** (n - 1).bit_length()  # large prime factors take long
 over = torch.fft.rfft(kernel.flip(-1), size)
 out = torch.fft.irfft(torch.fft.rfft(signal, size) * over, size)
-out = out.narrow(-1, 0, n)  # was: conv1d with a long kernel""",
+out = out.narrow(-1, k - 1, n - k + 1)  # was: conv1d with a long kernel""",
         docs("fft.html", "torch.fft"),
         source(
             "https://github.com/pytorch/pytorch/issues/21462",

@@ -92,9 +92,8 @@ def by_measurement(
     What was measured counts in full and what is only predicted as a prediction does, so a proven gain may
     come before a larger promise that is a bound, or that lies within the interval of the measurement. What is
     measured and not decided counts as what is to be expected of it. Of several ways to the same gain one that
-    found nothing to change comes last, and behind one that was tried the others come after all that is gained
-    beside it. What brings next to nothing comes after what has no price. What brings
-    nothing here comes last.
+    found nothing to change comes last. Behind one that helps the others come after all other gains. What
+    brings next to nothing comes after what has no price. What brings nothing here comes last.
     """
     if tried is None or not tried.rows:
         return tuple(suggestions)
@@ -128,11 +127,11 @@ def by_measurement(
     first = {s.fix: i for i, s in enumerate(joined)}
     idle = {fix for fix, row in rows.items() if row.idle}
     led = instead_of(joined)
-    decided = {s.fix for s in joined if s.measured is not None and s.measured.verdict != "not-tried"}
+    proven = {s.fix for s in joined if s.helps}
     joined.sort(
         key=lambda s: (
             _place(s, true_ms),
-            led.get(s.fix) in decided,
+            led.get(s.fix) in proven,
             -brings_ms(s, true_ms),
             s.fix in idle,
             first[s.fix],

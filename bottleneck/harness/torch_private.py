@@ -151,6 +151,11 @@ def engine_owner() -> tuple[Any, str] | None:
     return None
 
 
+def plain_engine() -> Callable[..., Any] | None:
+    """Return that function as torch has it, whoever watches it; None where it is not known."""
+    return getattr(torch.autograd.graph, "_engine_run_backward", None)
+
+
 def fills_all_leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether a call of that function, with these behind its first argument, is a plain `backward()`.
 
@@ -487,18 +492,18 @@ def timed_apart(run: Callable[[], object], *, ahead_ns: int) -> tuple[int, int] 
     """Return what the host takes to hand something to the device, and what the device takes for it, in ns.
 
     `ahead_ns`: for so long the device is kept busy, in which the host must be done; None where it was not, or
-    waits in between for what the device computes. The device's cache holds nothing of what is computed with,
-    as little as where other work lies between two such calls.
+    waits in between for what the device computes. The device's cache is overwritten first, as other work of a
+    step would do.
     """
     keep_busy = getattr(torch.cuda, "_sleep", None)
     if device_kind() == "cpu" or keep_busy is None:
         return None
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    cache = getattr(torch.cuda.get_device_properties(), "L2_cache_size", 0)
-    other = torch.empty(2 * cache if 2 * cache < free_memory() else 0, dtype=torch.uint8, device="cuda")
+    other = _as_large_as_the_cache()
     wait_for_device()
     keep_busy(_CYCLES_PER_NS * ahead_ns)
-    other.zero_()
+    if other is not None:
+        other.zero_()
     begin.record()
     since_ns = perf_counter_ns()
     run()
@@ -509,6 +514,16 @@ def timed_apart(run: Callable[[], object], *, ahead_ns: int) -> tuple[int, int] 
     return None if was_late else (host_ns, int(begin.elapsed_time(end) * 1e6))
 
 
+def _as_large_as_the_cache() -> torch.Tensor | None:
+    """Return memory of the device that fills its cache; None where there is little room."""
+    size = 2 * getattr(torch.cuda.get_device_properties(), "L2_cache_size", 0)
+    with contextlib.suppress(RuntimeError):
+        if 0 < _ROOM * size < free_memory():
+            return torch.empty(size, dtype=torch.uint8, device="cuda")
+    return None
+
+
+_ROOM = 8
 _CYCLES_PER_NS = 2
 """Of a device, at most."""
 

@@ -148,7 +148,7 @@ class RepeatWatch:
             self._replaced.hook(optim_module.register_optimizer_step_post_hook(self._values.updated))
             self._replaced.put(torch.autograd, "backward", self._make_backward)
             self._replaced.put(torch.nn.Module, "__call__", self._make_call)
-            self._everywhere = torch_private.enter_first(self._mode)
+            self._everywhere = self._mode.turn_on()
 
     def above_operators(self) -> list[tuple[str, str]] | None:
         """Return file and name of the user's functions below which operators run; None if not known."""
@@ -163,9 +163,9 @@ class RepeatWatch:
 
     def end(self) -> RepeatFacts | None:
         """Look no more; None where no module was called."""
-        self._replaced.undo()
         if self._everywhere:
-            torch_private.leave(self._mode)
+            self._mode.turn_off()
+        self._replaced.undo()
         whole, self._on, self._everywhere = self._on, False, False
         self._forget()
         self._values, self._computed, self._above = Values(), {}, set()

@@ -14,6 +14,8 @@ from typing import Any, Final
 import torch
 from torch.overrides import TorchFunctionMode, handle_torch_function
 
+from .. import torch_private
+from ..events.replacing import Replacements
 from .sites import line_of
 
 _COMPUTED: Final = ("T", "mT", "H", "mH", "real", "imag")
@@ -67,6 +69,10 @@ def call_from(caller: FrameType, function: Callable[..., Any], args: Any, kwargs
     return FunctionType(code, caller.f_globals)(function, args, kwargs)
 
 
+_GO_BACK = ((torch.Tensor, "backward"), (torch.autograd, "backward"), (torch.autograd, "grad"))
+"""Functions in which a step may end. The mode handles them as others, and is there again after each."""
+
+
 class Functions(TorchFunctionMode):
     """While it is on, `see(caller, function, args, kwargs)` calls torch's functions, by `call_from`.
 
@@ -75,7 +81,34 @@ class Functions(TorchFunctionMode):
 
     def __init__(self, see: Callable[[FrameType, Callable[..., Any], Any, Any], Any]) -> None:
         super().__init__()
-        self._see = see
+        self._see, self._backward = see, Replacements()
+        self._is_wanted, self._codes = True, set[CodeType]()
+
+    def turn_on(self) -> bool:
+        """Look at the calls of this thread from now on; return whether it can."""
+        self._is_wanted = True
+        if not torch_private.enter_first(self):
+            return False
+        for owner, name in _GO_BACK:
+            self._backward.put(owner, name, self._make_backward)
+        return True
+
+    def turn_off(self) -> None:
+        """Look no more; inside a backward, which the mode handles, it goes when that is done."""
+        self._is_wanted = False
+        self._backward.undo()
+        torch_private.leave(self)
+
+    def _make_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def go_back(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if not self._is_wanted:
+                    torch_private.leave(self)
+
+        self._codes.add(go_back.__code__)
+        return go_back
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -84,10 +117,12 @@ class Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         # Dynamo looks into it while it compiles what is called inside.
         reads = getattr(func, "__name__", "") == "__get__" and _property_of(func) not in _COMPUTED
-        if reads or torch.compiler.is_compiling():
+        if reads or not self._is_wanted or torch.compiler.is_compiling():
             return func(*args, **kwargs)
         caller: FrameType | None = sys._getframe(1)
         if caller is not None and caller.f_code is handle_torch_function.__code__:
             # From a function that is written in Python, which asks for modes and is called again.
             caller = caller.f_back and caller.f_back.f_back
+        while caller is not None and caller.f_code in self._codes:
+            caller = caller.f_back
         return self._see(caller or sys._getframe(1), func, args, kwargs)

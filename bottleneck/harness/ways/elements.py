@@ -263,7 +263,7 @@ class WholeRows(Way):
 
 
 class RowsByOneNumber(Way):
-    """Rows that several numbers tell have one number each among the rows of all axes before theirs."""
+    """`x[i, j]` picks rows by two numbers; in `x.flatten(0, 1)` one number picks the same row."""
 
     callee = "way:whole-rows"
     shown = "rows that several numbers tell"
@@ -281,7 +281,7 @@ class RowsByOneNumber(Way):
                 (lambda x: _rows(x, _one_number(numbers, x.shape), len(numbers)),),
             )
         x, axis, index = call.given(0, "input"), call.given(1, "dim"), call.given(2, "index")
-        if not is_plain(x, index) or not isinstance(axis, int) or index.dim() != x.dim():
+        if not is_plain(x, index) or not isinstance(axis, int) or not 3 <= index.dim() == x.dim():
             return None
         axis %= index.dim()
         if not 0 < axis < index.dim() - 1 or any(a != b for a, b in _beside(axis, index.shape, x.shape)):

@@ -232,19 +232,18 @@ class SmallByFormula(_OfMatrices):
         return in_place_of(call, _BY_FORMULA[call.name])
 
 
-def _adjugate(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the adjugate of (..., n, n) and the determinant (...,), n = 2 or 3 (Cramer's rule)."""
+def _adjugate(x: torch.Tensor) -> torch.Tensor:
+    """Return the adjugate of (..., n, n), n = 2 or 3."""
     if x.shape[-1] == 2:
         (a, b), (c, d) = (row.unbind(-1) for row in x.unbind(-2))
-        return torch.stack([torch.stack([d, -b], -1), torch.stack([-c, a], -1)], -2), _formula_det(x)
+        return torch.stack([torch.stack([d, -b], -1), torch.stack([-c, a], -1)], -2)
     a, b, c = x.unbind(-2)
-    rows = torch.stack([torch.linalg.cross(b, c), torch.linalg.cross(c, a), torch.linalg.cross(a, b)], -1)
-    return rows, (a * rows[..., 0]).sum(-1)
+    return torch.stack([torch.linalg.cross(b, c), torch.linalg.cross(c, a), torch.linalg.cross(a, b)], -1)
 
 
 def _formula_inverse(x: torch.Tensor) -> torch.Tensor:
-    adjugate, det = _adjugate(x)
-    return adjugate / det[..., None, None]
+    """By Cramer's rule."""
+    return _adjugate(x) / _formula_det(x)[..., None, None]
 
 
 def _formula_solve(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ import torch
 
 from ...clocks import perf_counter_ns
 from .. import torch_private
+from ..events.replacing import Replacements
 from ..lines.functions import tensors_of
 from .way import Instead, same
 
@@ -46,7 +47,20 @@ class Timed:
 
 
 def timed(instead: Instead) -> Timed | None:
-    """Time all ways in turns, each with its backward where the call has one."""
+    """Time all ways in turns, each with its backward where the call has one.
+
+    These are no backward passes of the script's: nobody who watches those sees them.
+    """
+    owner, engine, unseen = torch_private.engine_owner(), torch_private.plain_engine(), Replacements()
+    if owner is not None and engine is not None:
+        unseen.set(*owner, engine)
+    try:
+        return _timed(instead)
+    finally:
+        unseen.undo()
+
+
+def _timed(instead: Instead) -> Timed | None:
     graded = torch.is_grad_enabled()
     leaves = tuple(
         each.detach().requires_grad_(graded and each.requires_grad and _has_gradients(each))

@@ -7,7 +7,6 @@ Out: the calls, by the places of their operators in a step, with what the other 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
 import warnings
@@ -133,6 +132,8 @@ class WayWatch:
         self._on = self._tries = False
         self._is_sound = True
         self._thread = self._calls = 0
+        self._worker: int | None = None
+        """The thread of the device, in backward passes."""
         self._begun_ns = self._step_ns = self._looped_ns = self._trying_ns = self._room = 0
         self._spent_ns: Counter[_Place] = Counter()
         self._uses: defaultdict[_Place, int] = defaultdict(int)
@@ -153,7 +154,7 @@ class WayWatch:
         if torch_private.dynamo_counter("stats", "unique_graphs"):
             return False
         self._tries, self._thread, self._calls = tries, threading.get_ident(), 0
-        self._on = torch_private.enter_first(self._mode)
+        self._on, self._worker = self._mode.turn_on(), None
         if self._on and (owner := torch_private.engine_owner()) is not None:
             self._engine.put(*owner, self._make_backward)
         self._room = torch_private.free_memory() // 4
@@ -164,7 +165,7 @@ class WayWatch:
         """A step has ended; return whether something in it is worth trying."""
         if self._on:
             self._engine.undo()
-            torch_private.leave(self._mode)
+            self._mode.turn_off()
         self._on = False
         self._outputs.clear()
         self._flow.clear()
@@ -177,8 +178,13 @@ class WayWatch:
     def _make_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run_backward(*args: Any, **kwargs: Any) -> Any:
             # While a function of torch's is handled, as `backward()` is one, the mode is off.
-            with contextlib.nullcontext() if torch_private.is_on(self._mode) else self._mode:
+            if threading.get_ident() != self._thread or torch_private.is_on(self._mode):
                 return original(*args, **kwargs)
+            self._mode.__enter__()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                torch_private.leave(self._mode)  # unless the step has ended in it
 
         return run_backward
 
@@ -263,11 +269,14 @@ class WayWatch:
     def _looks(self) -> bool:
         if not self._is_sound or torch_private.is_capturing() or torch_private.in_transform():
             return False
-        if torch_private.in_backward():
-            # One that the script has written, perhaps on a thread that ours waits for; with gradients on, it
-            # is a block that is computed again.
-            return not torch.is_grad_enabled()
-        return threading.get_ident() == self._thread
+        thread = threading.get_ident()
+        if not torch_private.in_backward():
+            return thread == self._thread
+        # One that the script has written, perhaps on a thread that ours waits for; of several, the first.
+        # With gradients on, it is a block that is computed again.
+        if thread != self._thread and self._worker is None:
+            self._worker = thread
+        return thread in (self._thread, self._worker) and not torch.is_grad_enabled()
 
     def _note(self, function: Callable[..., Any], args: Any, kwargs: Any) -> _Output | None:
         """Return what is to be kept of a call that is made now; None if it is of no interest."""
@@ -327,7 +336,7 @@ class WayWatch:
     def _instead(self, way: Way, call: Call) -> Instead | None:
         try:
             return way.instead(call, self._maker)
-        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError):
+        except (RuntimeError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError):
             return None  # given in another form than ways know
 
     def _time(self, instead: Instead, tried: _Tried) -> None:
@@ -354,8 +363,10 @@ class WayWatch:
     def _keep(self, out: Any, output: _Output) -> None:
         if output.call.name not in FOLLOWED:
             return
+        given = output.call.tensors()
         for each in tensors_of(out):
-            if not each.is_inference():
+            # A cast that changes nothing gives what it was given.
+            if not each.is_inference() and all(each is not x for x in given):
                 forget = functools.partial(self._forget, id(each))
                 self._outputs[id(each)] = replace(output, of=weakref.ref(each, forget), version=each._version)
         # What is kept to be called again may be what the script lets go of.

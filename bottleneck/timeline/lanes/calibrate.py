@@ -26,7 +26,7 @@ from ...model.doubt import Doubt, DoubtCode
 from ...model.finding import NEGLIGIBLE_SHARE
 from .gaps import DISPATCH_WORK
 from .labels import Work
-from .program import PARTS, EventKind, Program, first_counted
+from .program import NO_WAIT, PARTS, EventKind, Program, first_counted
 from .replay import Edit, Replay, step_ends
 
 MAX_REPLAY_ERROR = 0.10
@@ -44,7 +44,7 @@ _PROBE = 0.02
 """Relative change of a factor by which it is found what the step depends on."""
 _CLOSE = 0.005
 """Share of the step without its wait for input by which a replay may miss the step."""
-_FILLED = 0.9
+_DECIDES = 0.9
 """Share of the step from which the device's work is the step."""
 _AHEAD = 0.5
 """Share of such a step at which the host is done with it, where it has waited for nothing."""
@@ -366,11 +366,15 @@ def calibrate(
         # A profiler speeds no host up: a ratio above 1 is of a host that waits for the device in each phase.
         waits = host_scale is None or host_scale >= 1.0
         prior = TYPICAL_SCALE if waits or compiling else max(0.3, host_scale or 0.0)
-        # The first steps after a pause, until as many launches wait for the device as can.
-        ahead_ms = [ms for ms in walls_ms if ms < _AHEAD * true_ms]
-        filled = work_ns > _FILLED * true_ms * 1e6
-        if filled and len(ahead_ms) >= _FEWEST_AHEAD and not compiling:
-            prior, waits = speed.of_host(median(ahead_ms)), False
+        if (
+            not (compiling or other)
+            and work_ns > _DECIDES * true_ms * 1e6
+            and not (program.wait != NO_WAIT).any()
+        ):
+            # The first steps after a pause, until as many launches wait for the device as can.
+            ahead_ms = [ms for ms in walls_ms if ms < _AHEAD * true_ms]
+            alone = speed.of_host(median(ahead_ms)) if len(ahead_ms) >= _FEWEST_AHEAD else 1.0
+            prior, waits = (alone, False) if alone < 1.0 else (prior, waits)
         if compiling and not other:
             speed.fit_compiling()
         fit = _Fit(scale=prior) if other or compiling else speed.fit(prior, measured=not waits)

@@ -109,8 +109,9 @@ def costly_rows(
     if not len(calls):
         return found
     nodes = trace.rows(Kind.OP, named=NODE, among=among)
-    # What operators do in the backward is looked up below; what the script calls there was seen there.
-    calls = trace.outermost(calls[~trace.inside(calls, nodes) | np.isin(calls, list(which))])
+    # What operators do in the backward is looked up below. What was tried there, the script calls itself.
+    own = np.isin(calls, [row for row, k in which.items() if seen[k].left is not None])
+    calls = trace.outermost(calls[~trace.inside(calls, nodes) | own])
     if not len(calls):
         return found
     made = recorders(trace)

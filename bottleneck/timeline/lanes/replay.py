@@ -195,8 +195,9 @@ class Replay:
         if (p.part == p.parts.index(Part.COMMUNICATION)).any():
             return until, delay  # it may be other ranks that a collective before the window waits for
         for lane, at in zip(lanes.tolist(), first.tolist(), strict=True):
-            if delay[at] > 0 and p.event[at] < p.marks[1]:
-                until[lane], delay[at] = p.observed_start[at] - p.origin_ns, 0.0
+            since = p.observed_start[at] - p.origin_ns
+            if delay[at] > since / 2 and p.event[at] < p.marks[1]:
+                until[lane], delay[at] = since, 0.0
         return until, delay
 
     def _cut(self) -> tuple[_Block, ...]:
@@ -261,7 +262,8 @@ class Replay:
 
         n, m = len(p.kind), len(p.event)
         duration = p.duration * edit.duration
-        left = duration.sum() / p.duration.sum() if m else 1.0
+        whole = float(p.duration.sum())
+        left = float(duration.sum()) / whole if whole else 1.0
         device = _Device(
             program=p,
             duration=duration,

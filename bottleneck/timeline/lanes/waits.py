@@ -234,7 +234,8 @@ def limit_full_queue(
         return
     ends = np.sort(a.end)
     begins, each = a.start.min(), (ends[-1] - a.start.min()) / len(ends)
-    earlier = np.maximum(begins - start[launches], 0) / max(each, 1.0)
+    is_late = begins - start[launches[0]] - own_call[launches[0]] > _UNEXPLAINED_NS
+    earlier = is_late * np.maximum(begins - start[launches], 0) / max(each, 1.0)
     waiting = before(act_event, launches) - before(ends, start[launches]) + earlier
     full = waiting >= QUEUE_DEPTH * 0.9
     free = launches if full.all() else launches[~full]

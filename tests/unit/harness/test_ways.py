@@ -468,6 +468,59 @@ def test_what_makes_one_hot_rows_is_not_needed_either(watch: WayWatch) -> None:
     assert made == {"aten::one_hot", "aten::to", "aten::matmul"}
 
 
+def test_a_cast_that_changes_nothing_is_no_maker(watch: WayWatch) -> None:
+    index, table = torch.arange(512) * 7, torch.randn(4000, 64, requires_grad=True)
+
+    def run() -> None:
+        (F.one_hot(index, 4000).float().to("cpu") @ table).square().mean().backward()
+
+    calls, _ = tried(watch, run)
+    assert "aten::matmul" in {call.operator for call in calls}
+
+
+def test_a_step_that_ends_inside_a_backward_leaves_no_mode_behind(watch: WayWatch) -> None:
+    x = torch.randn(300, 300, requires_grad=True)
+    engine, turns = torch.autograd._engine_run_backward, iter(range(6))
+    stacks, modes = [], torch.overrides._get_current_function_mode_stack
+
+    def cut(*args: Any, **kwargs: Any) -> Any:
+        turn = next(turns)
+        if turn in (2, 3):
+            watch.end()
+        if turn in (1, 2):
+            watch.begin(tries=turn == 2)
+        return engine(*args, **kwargs)
+
+    torch.autograd._engine_run_backward = cut  # type: ignore[attr-defined]
+    try:
+        for _ in range(6):
+            (x @ x).sum().backward()
+            stacks.append(len(modes()))
+        assert torch.autograd._engine_run_backward is cut
+    finally:
+        torch.autograd._engine_run_backward = engine  # type: ignore[attr-defined]
+    assert stacks == [0, 1, 1, 0, 0, 0]
+    assert "go_back" not in torch.Tensor.backward.__code__.co_name
+
+
+def test_whoever_watches_backward_passes_sees_none_of_those_that_are_timed() -> None:
+    engine, seen = torch.autograd._engine_run_backward, []
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        seen.append(args)
+        return engine(*args, **kwargs)
+
+    torch.autograd._engine_run_backward = watched  # type: ignore[attr-defined]
+    try:
+        x = torch.randn(50, 50, requires_grad=True)
+        timed(Instead((x,), lambda x: (x[:, None] * x).sum(-1), (lambda x: x @ x.T,)))
+        assert not seen
+        x.sum().backward()
+        assert len(seen) == 1
+    finally:
+        torch.autograd._engine_run_backward = engine  # type: ignore[attr-defined]
+
+
 class Spread(torch.autograd.Function):
     """Rows that are looked up; what their gradients are added up by is written by hand."""
 

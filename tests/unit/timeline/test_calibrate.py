@@ -7,7 +7,7 @@ import pytest
 from torch_bottleneck.model.doubt import DoubtCode
 from torch_bottleneck.timeline.lanes.calibrate import TYPICAL_SCALE, calibrate
 from torch_bottleneck.timeline.lanes.labels import Work
-from torch_bottleneck.timeline.lanes.program import EventKind, Program
+from torch_bottleneck.timeline.lanes.program import WAIT_ALL, EventKind, Program
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 
 from .programs import make_program
@@ -62,6 +62,16 @@ def test_steps_after_a_pause_tell_the_speed_of_a_host_that_else_waits_for_the_de
     replay = Replay(make_program(events, latency=0.0, spacing=0.0))
     found = calibrate(replay, 10.0, host_scale=0.9, walls_ms=walls_ms)
     assert found.dispatch_scale == pytest.approx(scale)
+
+
+def test_a_host_that_waits_in_each_step_is_not_timed_by_its_short_steps() -> None:
+    events: list[dict] = [{"kind": EventKind.MARK}]
+    for _ in range(4):
+        busy = {"kind": EventKind.LAUNCH, "work": {Work.DISPATCH: 1 * MS}, "acts": [(0, 10 * MS, 2, -1)]}
+        events += [busy, {"kind": EventKind.SYNC, "wait": WAIT_ALL}, {"kind": EventKind.MARK}]
+    replay = Replay(make_program(events, latency=0.0, spacing=0.0))
+    found = calibrate(replay, 10.6, host_scale=0.6, walls_ms=[4.5] * 4 + [10.6] * 9)
+    assert found.dispatch_scale == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize(("device_ms", "scale", "device"), [(10.0, 0.5, 1.06), (0.1, 0.53, 1.0)])

@@ -124,6 +124,13 @@ def test_a_call_in_a_backward_that_is_written_by_hand_is_one_of_the_step(tmp_pat
     assert len(calls.rows) == len(calls.gone) == 2
 
 
+def test_a_call_that_autograd_makes_in_a_backward_is_none_of_the_scripts(tmp_path: Path) -> None:
+    """The backward of a product with a single row multiplies by dots, once for each."""
+    rows = torch.randn(50, 1, 64)
+    trace = traced(lambda x: torch.bmm(x[:, :1, None], rows), tmp_path)
+    assert "torch.bmm" not in found(trace, seen("aten::bmm", 1, of=2))
+
+
 @pytest.mark.parametrize(
     ("step", "callee"),
     [

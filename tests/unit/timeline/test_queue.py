@@ -13,13 +13,14 @@ KERNEL = 100 * US
 PLAIN = 5 * US
 
 
-def own_work(count: int, *, since: int, blocked: slice) -> np.ndarray:
+def own_work(count: int, *, since: int, blocked: slice, first: int = PLAIN) -> np.ndarray:
     """Return each launch call's own work, ns: of so many, whose first kernel begins at `since` ns.
 
     A call takes 5 us, and one that is blocked as long as a kernel.
     """
     own = np.full(count, PLAIN, dtype=np.float64)
     own[blocked] = KERNEL
+    own[0] = first
     start = np.concatenate([[0], own.cumsum()[:-1]]).astype(np.int64)
     begin = since + KERNEL * np.arange(count)
     numbers = np.arange(count)
@@ -42,6 +43,12 @@ def test_a_queue_that_was_full_before_blocks_from_the_first_calls_on(count: int)
     """1,024 kernels from before lie ahead: fewer calls than fill a queue are blocked all the same."""
     own = own_work(count, since=QUEUE_DEPTH * KERNEL, blocked=slice(count // 5, None))
     assert (own == PLAIN).all()
+
+
+def test_a_first_call_that_takes_long_did_not_wait_for_room() -> None:
+    """20 ms before the first kernel begins are the call's own."""
+    own = own_work(500, since=20_000 * US, blocked=slice(0), first=20_000 * US)
+    assert own[0] == 20_000 * US
 
 
 def test_calls_that_take_long_by_themselves_do_work() -> None:

@@ -173,8 +173,8 @@ def _without_loop(
 ) -> Edit:
     """Take a loop's share out of the dispatch of model or update, or out of all that is launched beside them.
 
-    One of the loss has its waits to itself. What kernels take longer than the shortest one is their work,
-    which one operator for all rounds has to do, too: it stays.
+    A loop in the loss causes its own waits, so they go with it. What kernels take longer than the shortest
+    one is their work, which one operator for all rounds has to do, too: it stays.
     """
     model = work.reach.model
     others = [Work.OPTIMIZER, Work.ZERO_GRAD, Work.INPUT, Work.ASIDE]
