@@ -229,7 +229,10 @@ def _unique_rows(x: torch.Tensor, least: torch.Tensor, sizes: list[int], inverse
 
 
 class WholeRows(Way):
-    """An index that is the same along a row adds, or reads, whole rows."""
+    """An index that is the same along a row adds, or reads, whole rows.
+
+    Where it differs along axes before its own, rows have one number each among those of all such axes.
+    """
 
     callee = "way:whole-rows"
     shown = "a sum or a look-up number by number"
@@ -237,29 +240,41 @@ class WholeRows(Way):
 
     def instead(self, call: Call, made: Made) -> Instead | None:
         x, axis, index = call.given(0, "input"), call.given(1, "dim"), call.given(2, "index")
-        if not is_plain(x, index) or not isinstance(axis, int) or index.dim() < 2:
+        if not is_plain(x, index) or not isinstance(axis, int) or not 2 <= index.dim() == x.dim():
             return None
         if "scatter_reduce" in call.name and call.given(4, "reduce") != "sum":
             return None
         rank, axis = index.dim(), axis % index.dim()
-        same_along = [k for k in range(rank) if k != axis and index.shape[k] > 1]
-        if not all(index.stride(k) == 0 or _equal_along(index, k) for k in same_along):
+        if any(index.shape[k] != x.shape[k] for k in range(rank) if k != axis):
             return None
-        rows = index[tuple(slice(None) if k == axis else 0 for k in range(rank))]
+        differs = [k for k in range(rank) if k != axis and not _is_equal_along(index, k)]
+        if max(differs, default=-1) > axis or (differs and axis == rank - 1):
+            return None
+        at, first = (0, axis) if differs else (axis, 0)
+
+        def numbers() -> torch.Tensor:
+            each = index[
+                tuple(slice(None) if k == axis or (differs and k < axis) else 0 for k in range(rank))
+            ]
+            if not differs:
+                return each
+            each = each.flatten(0, -2)
+            return (each + x.shape[axis] * torch.arange(len(each), device=x.device)[:, None]).flatten()
+
         if call.name == "gather":
-            if any(index.shape[k] != x.shape[k] for k in range(rank) if k != axis):
-                return None
-            return Instead((x,), _first_of(call), (lambda x: x.index_select(axis, rows),))
+            return Instead(
+                (x,),
+                _first_of(call),
+                (lambda x: x.flatten(0, first).index_select(at, numbers()).view(index.shape),),
+            )
         source = call.given(3, "src")
         if not is_real(x, source) or source.shape != index.shape:
             return None
-        if any(index.shape[k] != x.shape[k] for k in range(rank) if k != axis):
-            return None
-        return Instead(
-            (x, source),
-            lambda x, source: x.scatter_add(axis, index, source),
-            (lambda x, source: x.index_add(axis, rows, source),),
-        )
+
+        def added(x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+            return x.flatten(0, first).index_add(at, numbers(), source.flatten(0, first)).view(x.shape)
+
+        return Instead((x, source), lambda x, source: x.scatter_add(axis, index, source), (added,))
 
 
 class RowsByOneNumber(Way):
@@ -267,43 +282,22 @@ class RowsByOneNumber(Way):
 
     callee = "way:whole-rows"
     shown = "rows that several numbers tell"
-    functions = ("__getitem__", "gather", "scatter_add", "scatter_add_")
+    functions = ("__getitem__",)
 
     def instead(self, call: Call, made: Made) -> Instead | None:
-        if call.name == "__getitem__":
-            x, which = call.args
-            numbers = _numbers(which) if type(which) is tuple and is_plain(x) else []
-            if not 2 <= len(numbers) <= x.dim() or any(bool((each < 0).any()) for each in numbers):
-                return None
-            return Instead(
-                (x,),
-                lambda x: call.function(x, which),
-                (lambda x: _rows(x, _one_number(numbers, x.shape), len(numbers)),),
+        x, which = call.args
+        numbers = _numbers(which) if type(which) is tuple and is_plain(x) else []
+        if not 2 <= len(numbers) <= x.dim() or any(bool((each < 0).any()) for each in numbers):
+            return None
+
+        def picked(x: torch.Tensor) -> torch.Tensor:
+            one = functools.reduce(
+                lambda out, k: out * x.shape[k] + numbers[k], range(1, len(numbers)), numbers[0]
             )
-        x, axis, index = call.given(0, "input"), call.given(1, "dim"), call.given(2, "index")
-        if not is_plain(x, index) or not isinstance(axis, int) or not 3 <= index.dim() == x.dim():
-            return None
-        axis %= index.dim()
-        if not 0 < axis < index.dim() - 1 or any(a != b for a, b in _beside(axis, index.shape, x.shape)):
-            return None
-        if not all(index.stride(k) == 0 or _equal_along(index, k) for k in range(axis + 1, index.dim())):
-            return None
+            rows = x.flatten(0, len(numbers) - 1).index_select(0, one.flatten())
+            return rows.unflatten(0, one.shape)
 
-        def rows() -> torch.Tensor:
-            each = index[(slice(None),) * (axis + 1) + (0,) * (index.dim() - axis - 1)].flatten(0, -2)
-            return each + x.shape[axis] * torch.arange(len(each), device=each.device)[:, None]
-
-        if call.name == "gather":
-            return Instead((x,), _first_of(call), (lambda x: _rows(x, rows(), axis + 1).view(index.shape),))
-        source = call.given(3, "src")
-        if not is_real(x, source) or source.shape != index.shape:
-            return None
-
-        def added(x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-            whole = x.flatten(0, axis)
-            return whole.index_add(0, rows().flatten(), source.flatten(0, axis)).view(x.shape)
-
-        return Instead((x, source), lambda x, source: x.scatter_add(axis, index, source), (added,))
+        return Instead((x,), lambda x: call.function(x, which), (picked,))
 
 
 def _numbers(which: tuple[Any, ...]) -> list[torch.Tensor]:
@@ -314,25 +308,10 @@ def _numbers(which: tuple[Any, ...]) -> list[torch.Tensor]:
     return list(which[:count]) if plain else []
 
 
-def _one_number(numbers: list[torch.Tensor], shape: torch.Size) -> torch.Tensor:
-    """Return the number among the rows of all first axes for each that the numbers tell together."""
-    out = numbers[0]
-    for each, size in zip(numbers[1:], shape[1:], strict=False):
-        out = out * size + each
-    return out
-
-
-def _rows(x: torch.Tensor, numbers: torch.Tensor, axes: int) -> torch.Tensor:
-    """Return rows of all the first axes by their numbers."""
-    return x.flatten(0, axes - 1).index_select(0, numbers.flatten()).unflatten(0, numbers.shape)
-
-
-def _beside(axis: int, *shapes: torch.Size) -> list[tuple[int, ...]]:
-    return [sizes for k, sizes in enumerate(zip(*shapes, strict=True)) if k != axis]
-
-
-def _equal_along(index: torch.Tensor, axis: int) -> bool:
-    return bool((index == index.narrow(axis, 0, 1)).all())
+def _is_equal_along(index: torch.Tensor, axis: int) -> bool:
+    return (
+        index.shape[axis] <= 1 or index.stride(axis) == 0 or bool((index == index.narrow(axis, 0, 1)).all())
+    )
 
 
 _ALONG = {
