@@ -20,7 +20,8 @@ from .way import Call, Instead, Made, Way, in_place_of, is_plain, is_real
 _PRODUCTS = ("matmul", "mm", "bmm", "mv", "__rmatmul__")
 
 
-def _factors(call: Call) -> tuple[Any, Any]:
+def operands(call: Call) -> tuple[Any, Any]:
+    """Return both operands of a product, the left one first."""
     left, right = call.given(0, "input"), call.given(1, "other", call.kwargs.get("mat2"))
     return (right, left) if call.name == "__rmatmul__" else (left, right)
 
@@ -34,7 +35,7 @@ class Solved(Way):
     follows = ("linalg_inv", "inverse")
 
     def instead(self, call: Call, made: Made) -> Instead | None:
-        left, right = _factors(call)
+        left, right = operands(call)
         if not is_real(left, right) or left.dim() < 2:
             return None
         for inverse, from_left in ((made(left), True), (made(right), False)):
@@ -137,17 +138,17 @@ class OtherOrder(Way):
     follows = functions
 
     def instead(self, call: Call, made: Made) -> Instead | None:
-        left, right = _factors(call)
+        left, right = operands(call)
         if not is_real(left, right):
             return None
         first = made(left)
         if first is not None and first.name in self.follows and first.args[0].dim() > 1:
-            a, b = _factors(first)
+            a, b = operands(first)
             if is_real(a, b) and b.dim() > 1:
                 return Instead((a, b, right), lambda a, b, c: (a @ b) @ c, (_from_right,), (first,))
         first = made(right)
         if first is not None and first.name in self.follows and left.dim() > 1:
-            a, b = _factors(first)
+            a, b = operands(first)
             if is_real(a, b) and a.dim() > 1 and b.dim() > 1:
                 return Instead((left, a, b), _from_right, (lambda a, b, c: (a @ b) @ c,), (first,))
         return None
@@ -240,129 +241,6 @@ def _terms(weight: torch.Tensor, made: Made, calls: list[Call]) -> list[_Term]:
     return [replace(term, scale=term.scale * by) for term in _terms(left, made, calls)]
 
 
-class RowsOfAll(Way):
-    """A product with matrices that are the same for some axes of the other takes those axes as rows.
-
-    `matmul` writes such matrices out, once for each.
-    """
-
-    callee = "way:layout"
-    shown = "a product with matrices that are repeated"
-    functions = ("matmul",)
-
-    def instead(self, call: Call, made: Made) -> Instead | None:
-        a, b = _factors(call)
-        if not is_plain(a, b) or call.kwargs or min(a.dim(), b.dim()) < 3 or a.dtype is not b.dtype:
-            return None
-        axes = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        names = _LETTERS[: len(axes)]
-        mine, its = (
-            [name for name, size in zip(names[::-1], x.shape[-3::-1], strict=False) if size > 1][::-1]
-            for x in (a, b)
-        )
-        if mine == its:
-            return None
-        rule = f"{''.join(mine)}XY,{''.join(its)}YZ->{''.join(sorted({*mine, *its}))}XZ"
-
-        def rows_of_all(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-            left, right = (
-                x.reshape(*(size for size in x.shape[:-2] if size > 1), *x.shape[-2:]) for x in (a, b)
-            )
-            return torch.einsum(rule, left, right).reshape(*axes, a.shape[-2], b.shape[-1])
-
-        return in_place_of(call, rows_of_all)
-
-
-_LETTERS = "abcdefghijklmnopqrstuvw"
-
-
-class PairByPair(Way):
-    """An einsum of three and more tensors takes two at a time, those first that leave the least work."""
-
-    callee = "way:order-of-products"
-    shown = "`einsum()` of several tensors"
-    functions = ("einsum",)
-
-    def instead(self, call: Call, made: Made) -> Instead | None:
-        names, out, terms = _einsum(call)
-        if not 3 <= len(names) <= 5 or not is_real(*terms):
-            return None
-        orders = sorted(_orders(names, out, _sizes(names, terms)), key=lambda order: order[0])
-        return in_place_of(call, *(steps for _, steps in orders[:2]))
-
-
-def _einsum(call: Call) -> tuple[list[str], str, Any]:
-    """Return the axes of each tensor, those of the result, and the tensors; none where they are not plain."""
-    terms = call.args[1:] if len(call.args) > 2 else call.args[1] if len(call.args) > 1 else ()
-    if not isinstance(call.args[0], str):
-        return [], "", ()
-    given, arrow, out = call.args[0].replace(" ", "").partition("->")
-    names = given.split(",")
-    if not arrow or "." in call.args[0] or any(len(set(each)) < len(each) for each in names):
-        return [], "", ()
-    return names, out, terms
-
-
-class OneProduct(Way):
-    """An einsum of two tensors that share what is added up, and nothing else, is a product of matrices."""
-
-    callee = "way:sum-of-products"
-    shown = "`einsum()` of two tensors"
-    functions = ("einsum",)
-
-    def instead(self, call: Call, made: Made) -> Instead | None:
-        names, out, terms = _einsum(call)
-        if len(names) != 2 or not is_plain(*terms):
-            return None
-        left, right = names
-        one, other = _product_of(left, right, out), _product_of(right, left, out)
-        return in_place_of(call, one, lambda a, b: other(b, a)) if one and other else None
-
-
-def _product_of(
-    left: str, right: str, out: str
-) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
-    """Return the einsum of two tensors as a product of matrices; None where an axis of both stays."""
-    summed = [name for name in left if name in right]
-    kept = [name for name in left + right if name not in summed]
-    if not summed or sorted(kept) != sorted(out):
-        return None
-    axes = [left.index(name) for name in summed], [right.index(name) for name in summed]
-    order = [kept.index(name) for name in out]
-    return lambda a, b: torch.tensordot(a, b, axes).permute(order)
-
-
-def _sizes(names: list[str], terms: Any) -> dict[str, int]:
-    return {name: size for its, term in zip(names, terms, strict=True) for name, size in zip(its, term.shape)}  # noqa: B905
-
-
-def _orders(
-    names: list[str], out: str, sizes: dict[str, int]
-) -> list[tuple[float, Callable[..., torch.Tensor]]]:
-    """Return (operations, function of the tensors) for each order of pairs."""
-    if len(names) == 2:
-        cost = math.prod(sizes[name] for name in set("".join(names)))
-        return [(cost, lambda a, b: torch.einsum(f"{names[0]},{names[1]}->{out}", a, b))]
-    found: list[tuple[float, Callable[..., torch.Tensor]]] = []
-    for i, j in itertools.combinations(range(len(names)), 2):
-        rest = [names[k] for k in range(len(names)) if k not in (i, j)]
-        wanted = set(out).union(*rest)
-        between = "".join(name for name in dict.fromkeys(names[i] + names[j]) if name in wanted)
-        cost = math.prod(sizes[name] for name in set(names[i] + names[j]))
-        first = f"{names[i]},{names[j]}->{between}"
-        for more, then in _orders([*rest, between], out, sizes):
-            found.append((cost + more, _pair_first(first, i, j, then)))
-    return found
-
-
-def _pair_first(first: str, i: int, j: int, then: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def run(*terms: torch.Tensor) -> torch.Tensor:
-        rest = [term for k, term in enumerate(terms) if k not in (i, j)]
-        return then(*rest, torch.einsum(first, terms[i], terms[j]))
-
-    return run
-
-
 _CASTS = ("float", "to", "type", "double", "half", "bfloat16")
 
 
@@ -420,7 +298,7 @@ class RowsAdded(Way):
     follows = ("scatter", "scatter_")
 
     def instead(self, call: Call, made: Made) -> Instead | None:
-        left, right = _factors(call)
+        left, right = operands(call)
         scattered = made(left) if is_real(left, right) and left.dim() == right.dim() == 2 else None
         if (
             scattered is None
@@ -450,7 +328,7 @@ class IntegersAsFloats(Way):
     functions = ("matmul", "mm", "bmm", "mv")
 
     def instead(self, call: Call, made: Made) -> Instead | None:
-        a, b = _factors(call)
+        a, b = operands(call)
         if not is_plain(a, b) or call.kwargs or a.device.type != "cpu":
             return None
         if a.dtype is not b.dtype or a.dtype not in _INTEGERS or not (a.numel() and b.numel()):
@@ -473,7 +351,7 @@ class DotsSummed(Way):
     functions = ("matmul", "bmm", "einsum")
 
     def instead(self, call: Call, made: Made) -> Instead | None:
-        pair = call.args[1:] if call.name == "einsum" else _factors(call)
+        pair = call.args[1:] if call.name == "einsum" else operands(call)
         if len(pair) != 2 or not is_real(*pair) or call.kwargs:
             return None
         a, b = pair

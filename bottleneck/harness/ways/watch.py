@@ -30,13 +30,14 @@ from ..lines.functions import Functions, call_from, read_by, tensors_of
 from ..lines.sites import line_of, user_frame
 from ..lines.step_loops import loops_around
 from ..profiled import operators_inside, record_operators
-from . import algebra, attention, elements, factors, links, rounds, sums, windows
+from . import algebra, attention, einsums, elements, factors, links, rounds, sums, windows
 from .rounds import LOOP, Flow
 from .timing import Timed, Took, timed
 from .way import FOLLOWED, TIMES_LARGER, WAYS, Call, Instead, Way, whole_of
 
 __all__ = [
-    "WAYS", "WayWatch", "algebra", "attention", "elements", "factors", "links", "rounds", "sums", "windows",
+    "WAYS", "WayWatch", "algebra", "attention", "einsums", "elements", "factors", "links", "rounds", "sums",
+    "windows",
 ]  # fmt: skip
 
 _WORTH = 0.02
