@@ -143,8 +143,8 @@ back = torch.fft.irfft(spectrum, len(signal))  # was: ifft(spectrum).real""",
         "Give the call its numbers in another layout",
         "An operator reads memory in the order of its loop. Where its numbers lie apart, as after a transpose,"
         " a slice or along an axis that is not the last, copy them once with contiguous(), or keep the tensor"
-        " with that axis last. A running maximum over rows can take whole rows with torch.maximum. matmul copies a matrix once"
-        " for every entry of an axis that it is repeated along; einsum does not.",
+        " with that axis last. A running maximum over rows can take whole rows with torch.maximum. matmul copies"
+        " a matrix once for every entry of an axis that it is repeated along; einsum does not.",
         """\
 rows = x.movedim(1, -1).contiguous()
 total = rows.cumsum(-1).movedim(-1, 1)  # was: x.cumsum(1)""",

@@ -524,6 +524,7 @@ def _as_large_as_the_cache() -> torch.Tensor | None:
 
 
 _ROOM = 8
+"""Times as much must be free: nothing of the script's may have to make room."""
 _CYCLES_PER_NS = 2
 """Of a device, at most."""
 

@@ -69,6 +69,7 @@ def call_from(caller: FrameType, function: Callable[..., Any], args: Any, kwargs
     return FunctionType(code, caller.f_globals)(function, args, kwargs)
 
 
+_OURS: Final = _CALL.co_filename
 _GO_BACK = ((torch.Tensor, "backward"), (torch.autograd, "backward"), (torch.autograd, "grad"))
 """Functions in which a step may end. The mode handles them as others, and is there again after each."""
 
@@ -82,7 +83,7 @@ class Functions(TorchFunctionMode):
     def __init__(self, see: Callable[[FrameType, Callable[..., Any], Any, Any], Any]) -> None:
         super().__init__()
         self._see, self._backward = see, Replacements()
-        self._is_wanted, self._codes = True, set[CodeType]()
+        self._is_wanted = True
 
     def turn_on(self) -> bool:
         """Look at the calls of this thread from now on; return whether it can."""
@@ -107,7 +108,6 @@ class Functions(TorchFunctionMode):
                 if not self._is_wanted:
                     torch_private.leave(self)
 
-        self._codes.add(go_back.__code__)
         return go_back
 
     def __torch_function__(
@@ -123,6 +123,6 @@ class Functions(TorchFunctionMode):
         if caller is not None and caller.f_code is handle_torch_function.__code__:
             # From a function that is written in Python, which asks for modes and is called again.
             caller = caller.f_back and caller.f_back.f_back
-        while caller is not None and caller.f_code in self._codes:
-            caller = caller.f_back
+        while caller is not None and caller.f_code.co_filename == _OURS:
+            caller = caller.f_back  # from what stands in for a backward
         return self._see(caller or sys._getframe(1), func, args, kwargs)

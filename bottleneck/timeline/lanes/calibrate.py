@@ -366,15 +366,13 @@ def calibrate(
         # A profiler speeds no host up: a ratio above 1 is of a host that waits for the device in each phase.
         waits = host_scale is None or host_scale >= 1.0
         prior = TYPICAL_SCALE if waits or compiling else max(0.3, host_scale or 0.0)
-        if (
-            not (compiling or other)
-            and work_ns > _DECIDES * true_ms * 1e6
-            and not (program.wait != NO_WAIT).any()
-        ):
-            # The first steps after a pause, until as many launches wait for the device as can.
-            ahead_ms = [ms for ms in walls_ms if ms < _AHEAD * true_ms]
-            alone = speed.of_host(median(ahead_ms)) if len(ahead_ms) >= _FEWEST_AHEAD else 1.0
-            prior, waits = (alone, False) if alone < 1.0 else (prior, waits)
+        decides = work_ns > _DECIDES * true_ms * 1e6 and not (program.wait != NO_WAIT).any()
+        # The first steps after a pause, until as many launches wait for the device as can.
+        ahead_ms = [ms for ms in walls_ms if ms < _AHEAD * true_ms]
+        if decides and not (compiling or other) and len(ahead_ms) >= _FEWEST_AHEAD:
+            alone = speed.of_host(median(ahead_ms))
+            if alone < 1.0:
+                prior, waits = alone, False
         if compiling and not other:
             speed.fit_compiling()
         fit = _Fit(scale=prior) if other or compiling else speed.fit(prior, measured=not waits)

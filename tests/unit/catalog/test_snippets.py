@@ -16,7 +16,7 @@ def test_a_convolution_by_transforms_is_the_convolution() -> None:
 
 
 def test_small_matrices_by_formula_are_their_inverses() -> None:
-    x = torch.randn(5, 3, 3) + 4 * torch.eye(3)
+    x = torch.randn(5, 3, 3, dtype=torch.float64) + 4 * torch.eye(3, dtype=torch.float64)
     names = {"x": x}
     exec(by_id("FX362").code, names)
     assert torch.allclose(names["inverse"], torch.linalg.inv(x), atol=1e-5)

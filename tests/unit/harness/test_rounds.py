@@ -10,32 +10,17 @@ import torch
 from torch import nn, profiler
 from torch.nn import functional as F
 
-from torch_bottleneck.harness.ways import timing
-from torch_bottleneck.harness.ways import watch as ways_watch
-from torch_bottleneck.harness.ways.timing import Timed, Took
 from torch_bottleneck.harness.ways.watch import WayWatch
-from torch_bottleneck.harness.ways.way import Instead
 
 # Some releases of torch warn of what `acc_events` is asked not to do.
-pytestmark = pytest.mark.filterwarnings("ignore:.*Profiler clears events")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*Profiler clears events"),
+    pytest.mark.usefixtures("each_way_takes_half"),
+]
 
 WORDS = [torch.randn(2, 192) for _ in range(24)]
 LAYER, HEAD, TABLE = nn.Linear(192, 192), nn.Linear(192, 30), nn.Embedding(30, 192)
 RNN, CELL = nn.LSTM(192, 64, batch_first=True), nn.GRUCell(192, 64)
-
-
-def half(instead: Instead) -> Timed | None:
-    """Time a way as if it took half of what the call takes, wherever it gives the same."""
-    graded = [each.detach().requires_grad_(each.requires_grad) for each in instead.inputs]
-    own, other = (timing._Runs(each, tuple(graded)) for each in (instead.own, instead.others[0]))
-    works = own.worked and other.worked and timing._agree(instead, own, other)
-    return Timed(Took(2, 2, 2), Took(1, 1, 1), 0, instead.calls) if works else None
-
-
-@pytest.fixture(autouse=True)
-def _no_luck(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is faster on this machine, and how surely, is not asked here."""
-    monkeypatch.setattr(ways_watch, "timed", half)
 
 
 def by_callee(watch: WayWatch, loop: Callable[[], torch.Tensor]) -> dict[str, Any]:

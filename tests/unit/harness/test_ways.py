@@ -457,6 +457,7 @@ def test_a_step_tells_where_its_calls_are_made_faster_another_way(watch: WayWatc
     }
 
 
+@pytest.mark.usefixtures("each_way_takes_half")
 def test_what_makes_one_hot_rows_is_not_needed_either(watch: WayWatch) -> None:
     index, table = torch.arange(512) * 7, torch.randn(4000, 64, requires_grad=True)
 
@@ -468,6 +469,7 @@ def test_what_makes_one_hot_rows_is_not_needed_either(watch: WayWatch) -> None:
     assert made == {"aten::one_hot", "aten::to", "aten::matmul"}
 
 
+@pytest.mark.usefixtures("each_way_takes_half")
 def test_a_cast_that_changes_nothing_is_no_maker(watch: WayWatch) -> None:
     index, table = torch.arange(512) * 7, torch.randn(4000, 64, requires_grad=True)
 
@@ -535,6 +537,7 @@ class Spread(torch.autograd.Function):
         return torch.zeros(8, 50, 64).scatter_add(1, Spread.INDEX, gradients[0])
 
 
+@pytest.mark.usefixtures("each_way_takes_half")
 def test_a_backward_that_is_written_by_hand_is_looked_at_too(watch: WayWatch) -> None:
     x = torch.randn(8, 50, 64, requires_grad=True)
 
