@@ -403,7 +403,7 @@ class Agent(StepObserver[LoaderWatch]):
         """A step of the trial window has ended."""
         row = self._tracker.row(now)
         self._tracker.steps += 1
-        if self.trying.cut(odd=row.validation or row.compiled):
+        if self.trying.cut(validation=row.validation, compiled=row.compiled):
             self._request_stop()
         self._meter.begin(perf_counter_ns())
 

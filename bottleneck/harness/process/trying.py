@@ -220,7 +220,7 @@ class Trying:
         self.end(_LATE)
         self._stopper.end_now("a trial of a fix did not end in time")
 
-    def cut(self, *, odd: bool) -> bool:
+    def cut(self, *, validation: bool, compiled: bool) -> bool:
         """A step has ended; return whether the window is over now. Never raises."""
         window = self._window
         if window is None:
@@ -228,7 +228,7 @@ class Trying:
         if self._first_step is not None:
             self._first_step.cancel()
         try:
-            over = window.cut(odd=odd)
+            over = window.cut(validation=validation, compiled=compiled)
         except Exception as error:
             self._store.artefact(TRIALS, "failed", reason=reason_of(error))
             over = True

@@ -28,7 +28,7 @@ from ...stats.ratio_paired import TURNS, PairedRatio, decide_ratio, may_decide, 
 from .. import torch_private
 from ..events.table import BACKWARD, FETCH, FORWARD, SCALER, Event
 from ..lines.sites import told_of_error
-from .batches import BatchTape
+from .batches import BatchTape, Passes
 from .losses import copy_of_loss, read_losses
 from .patches import PATCHES
 from .patches.base import NotSwitchable, Patch, Program
@@ -108,6 +108,9 @@ class TrialWindow:
         self._alone = everyone is None
         self._ask_everyone = everyone
         self._tape = BatchTape()
+        self._passes = Passes()
+        self._unit = 1
+        """Blocks are multiples of so many steps: of a pass over the data, or of one."""
         self._began = monotonic()
         self._rows: list[TriedFix] = []
         self._losses: list[Any] | None = None
@@ -128,12 +131,16 @@ class TrialWindow:
 
     # -- driven from outside -------------------------------------------------------------------
 
-    def cut(self, *, odd: bool) -> bool:
+    def cut(self, *, validation: bool, compiled: bool) -> bool:
         """A step has ended; return whether the window is over.
 
         Args:
-            odd: the step held a validation or a compilation.
+            validation: the step held one.
+            compiled: the step held a compilation.
         """
+        self._passes.stepped()
+        # Where blocks are whole passes, what the script does after each is part of all of them.
+        odd = compiled or (validation and self._unit == 1)
         try:
             if self.failing and self._alone:
                 text, self.failing = self.failing, ""
@@ -327,7 +334,7 @@ class TrialWindow:
         # While the first steps were repeated, workers have filled their queue.
         yield from self._settle(max(self._settle_steps(program), self._queued()))
         evidence = self._alike(self._evidence)
-        steps = self._block_steps()
+        steps = self._block_steps(program, seconds=until - monotonic())
         without, with_it = yield from self._turns(program, steps=steps, enough=enough, until=until)
         return TriedFix(
             fix=wishes[0].wish.fix,
@@ -466,7 +473,8 @@ class TrialWindow:
         while count < steps:
             odd |= yield
             count += 1
-            if self._alone and count >= BLOCK_STEPS[0] and perf_counter() - began > LONGEST_BLOCK_SECONDS:
+            may_end = self._alone and count >= BLOCK_STEPS[0] and count % self._unit == 0
+            if may_end and perf_counter() - began > LONGEST_BLOCK_SECONDS:
                 break
         _synchronise()
         return (perf_counter() - began) / count, odd
@@ -476,10 +484,25 @@ class TrialWindow:
             yield
         self._none_failed()
 
-    def _block_steps(self) -> int:
+    def _block_steps(self, program: Program, *, seconds: float) -> int:
+        """Return the steps of a block, and see of how many it is a multiple.
+
+        Raises:
+            NotSwitchable: there is not time enough for what acts once in a pass over the data.
+        """
+        step_seconds = max(self._step_seconds, 1e-6)
+        affords = int(self._of_all(seconds)[0] / (2 * LEAST_PAIRS * step_seconds))
         fewest, most = BLOCK_STEPS
-        wanted = math.ceil(BLOCK_SECONDS / max(self._step_seconds, 1e-6))
-        return max(fewest, min(most, wanted))
+        wanted = max(fewest, min(most, affords, math.ceil(BLOCK_SECONDS / step_seconds)))
+        once = any(patch.acts_once_a_pass for patch in self._patches)
+        a_pass = max(self._of_all(self._passes.steps(program.loader)))
+        self._unit = a_pass if a_pass and (once or a_pass <= wanted) else 1
+        if self._unit > max(wanted, affords):
+            raise NotSwitchable(
+                f"it acts where an epoch begins, and the {2 * LEAST_PAIRS} epochs that decide "
+                f"take {2 * LEAST_PAIRS * self._unit * step_seconds:.0f} s (--trial-seconds)"
+            )
+        return math.ceil(wanted / self._unit) * self._unit
 
     def _is_known(self, ratio: PairedRatio | None, *, share_used: bool) -> bool:
         """Return whether it is known as well as it should be, or hardly will be."""
@@ -513,7 +536,7 @@ class TrialWindow:
         for patch in self._patches:
             with contextlib.suppress(Exception):
                 patch.close()
-        self._on, self._patches = False, []
+        self._on, self._patches, self._unit = False, [], 1
 
     def _program(self) -> Program:
         iterator = self._iterator() if self._iterator is not None else None
@@ -534,6 +557,7 @@ class TrialWindow:
             self._note_loss(args[0])
         elif event is FETCH and torch.is_grad_enabled():
             self._iterator = weakref.ref(args[0])
+            self._passes.fetched()
         elif event is SCALER:
             self._scaler = args[0]
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from torch_bottleneck.harness.events.table import BACKWARD, FORWARD
+from torch_bottleneck.harness.events.table import BACKWARD, FETCH, FORWARD
 from torch_bottleneck.harness.process.trying import DECIDING_STEPS
 from torch_bottleneck.harness.trials import window as window_module
 from torch_bottleneck.harness.trials.patches import PATCHES
@@ -26,6 +26,11 @@ SLOW_S, FAST_S = 0.02, 0.002
 SCATTER = 0.02  # of a step's time
 
 
+class Batches:
+    def __next__(self) -> int:
+        return 0
+
+
 class Training:
     """A loop as the hooks see it, by a clock of its own; a patch may change how long a step takes."""
 
@@ -37,6 +42,9 @@ class Training:
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01)
         self.steps = 0
         self.seconds = SLOW_S
+        self.loader: range | None = None
+        self.batches = Batches()
+        self.pass_seconds = 0.0
         self.forward = nn.Module.__call__
 
     @staticmethod
@@ -46,13 +54,19 @@ class Training:
 
     def step(self, window: TrialWindow) -> bool:
         self.steps += 1
+        if self.loader:
+            window.guard(FETCH, next, (self.batches,), {})
         self.optimizer.zero_grad()
         loss = window.guard(FORWARD, lambda *a, **k: self.forward(*a, **k), (self.net, torch.randn(8, 4)), {})
         loss = loss.square().mean()
         window.guard(BACKWARD, self.engine, ((loss,),), {"accumulate_grad": True})
         self.optimizer.step()
         self.clock_s += self.seconds * self.scatter.uniform(1 - SCATTER, 1 + SCATTER)
-        return window.cut(odd=False)
+        if not self.loader:
+            return window.cut(validation=False, compiled=False)
+        last = self.steps % len(self.loader) == 0
+        self.clock_s += self.pass_seconds * last
+        return window.cut(validation=last, compiled=False)
 
 
 TRAINING = Training()
@@ -191,7 +205,7 @@ def run(
         TrialRequest(wishes=tuple(wishes), seconds=seconds),
         write=lambda facts: store.write_json("trials", facts),
         optimizers=lambda: [TRAINING.optimizer],
-        loader_of=lambda iterator: None,
+        loader_of=lambda iterator: TRAINING.loader,
         queued=lambda: 0,
         step_ms=SLOW_S * 1e3,
         say=lambda text: None,
@@ -265,6 +279,40 @@ def test_what_took_all_the_time_to_switch_on_is_timed_until_it_may_decide(
 ) -> None:
     row = only(run(monkeypatch, tmp_path, kind))
     assert (row.state, len(row.with_ms)) == ("measured", pairs)
+
+
+class KeepsWorkers(Useless):
+    acts_once_a_pass = True
+
+    def put_in(self, program: Program) -> None:
+        TRAINING.pass_seconds /= 4
+        self.acted(None)
+
+    def take_out(self) -> None:
+        TRAINING.pass_seconds *= 4
+
+
+@pytest.mark.parametrize("kind", [KeepsWorkers, Useless])
+@pytest.mark.parametrize("steps", [3, 100])
+def test_what_acts_once_in_a_pass_is_timed_over_whole_passes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: type[Patch], steps: int
+) -> None:
+    TRAINING.loader, TRAINING.pass_seconds = range(steps), steps * SLOW_S
+    row = only(run(monkeypatch, tmp_path, kind, seconds=60.0))
+    per_step = 1e3 * (SLOW_S + TRAINING.pass_seconds / steps)
+    if kind is KeepsWorkers or steps == 3:
+        assert row.steps % steps == 0
+        assert row.without_ms == pytest.approx([per_step] * len(row.without_ms), rel=SCATTER)
+    if kind is KeepsWorkers:
+        assert row.with_ms == pytest.approx([5 / 8 * per_step] * len(row.with_ms), rel=SCATTER)
+
+
+def test_what_acts_once_in_a_pass_needs_the_time_for_some(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    TRAINING.loader, TRAINING.pass_seconds = range(1000), 1.0
+    row = only(run(monkeypatch, tmp_path, KeepsWorkers, seconds=60.0))
+    assert row.state == "not tried" and "the 6 epochs that decide take 120 s" in row.reason
 
 
 def test_half_of_the_switches_are_saved_by_the_order_of_turns(
@@ -445,7 +493,7 @@ def test_an_error_is_the_fault_of_a_fix_only_while_it_is_in_force(
         TrialRequest(wishes=(TryWish(wish=Wish(fix="FX900")),), seconds=30.0),
         write=found.append,
         optimizers=lambda: [TRAINING.optimizer],
-        loader_of=lambda iterator: None,
+        loader_of=lambda iterator: TRAINING.loader,
         queued=lambda: 0,
         step_ms=SLOW_S * 1e3,
         say=lambda text: None,

@@ -78,6 +78,8 @@ class Patch:
     for_ranks: ClassVar[bool] = False
     """It can be switched where ranks train together: with it on all of them, their collectives still match,
     and none keeps the others waiting for it."""
+    acts_once_a_pass: ClassVar[bool] = False
+    """What it saves is spent where a pass over the data begins."""
     foresees: ClassVar[bool] = False
     """`foresee` and `foreseen` tell in a step or two whether it is worth switching on at all."""
     nothing_to_do: ClassVar[str] = "the script never did what this fix changes"

@@ -191,6 +191,7 @@ class Persistent(LoaderPatch):
     """Workers that outlive the epoch."""
 
     fix = "FX105"
+    acts_once_a_pass = True
 
     def _changes(self, given: dict[str, Any]) -> dict[str, Any]:
         if not self._workers(given):
