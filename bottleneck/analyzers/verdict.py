@@ -73,12 +73,15 @@ class _Price:
     question: WhatIf | None
     reached: WhatIfResult | None = None
     """What the best of its fixes saves, where that is asked."""
+    measured_ms: float = 0.0
+    """What the best of its fixes was measured to save in this run."""
     behind_breaks: bool = False
     """Dispatch of compiled code whose graph is broken: a single launch, as a CUDA graph, needs one graph, so
     that saving is out of reach until the breaks are gone."""
 
     def weight(self, limits: _Limits) -> float:
-        return worth(self.cost_ms, bound=self.bound, weight=limits.bound_weight)
+        own = worth(self.cost_ms, bound=self.bound, weight=limits.bound_weight)
+        return max(own, self.measured_ms)
 
     def rank(self, limits: _Limits) -> float:
         if self.behind_breaks:
@@ -86,16 +89,24 @@ class _Price:
         mine = self.weight(limits)
         if self.reached is None:
             return mine
-        return min(mine, worth(self.reached.saves_ms, bound=self.reached.bound, weight=limits.bound_weight))
+        reached = worth(self.reached.saves_ms, bound=self.reached.bound, weight=limits.bound_weight)
+        return max(min(mine, reached), self.measured_ms)
 
     @property
     def vague(self) -> tuple[bool, bool]:
         """Return whether it is the most that can be saved, and whether it names no call of the user's."""
         bound = self.bound if self.reached is None else self.reached.bound
-        return bound, not self.finding.call
+        return bound and not self.measured_ms, not self.finding.call
 
 
-def _prices(facts: Facts, findings: Sequence[Finding]) -> list[_Price]:
+def _prices(
+    facts: Facts, findings: Sequence[Finding], measured: Sequence[tuple[str, float]] = ()
+) -> list[_Price]:
+    measured_ms: dict[BottleneckClass | None, float] = {}
+    for code, saves_ms in measured:
+        if not FINDING_CODES[code].within_others:
+            group = FINDING_CODES[code].bottleneck_class
+            measured_ms[group] = max(saves_ms, measured_ms.get(group, 0.0))
     best: dict[BottleneckClass, _Price] = {}
     for finding in findings:
         group = finding.bottleneck_class
@@ -114,6 +125,7 @@ def _prices(facts: Facts, findings: Sequence[Finding]) -> list[_Price]:
             bound=answer.bound if same and answer is not None else False,
             question=answer.question if same and answer is not None else None,
             reached=_reached(facts, group),
+            measured_ms=measured_ms.get(group, 0.0),
             behind_breaks=broken,
         )
         if group not in best or price.cost_ms > best[group].cost_ms:
@@ -402,7 +414,12 @@ def _lowered(verdict: Verdict, close_call: str) -> Verdict:
 
 
 def decide(
-    facts: Facts, findings: Sequence[Finding], quality: Quality, *, fixes: Sequence[tuple[str, float]] = ()
+    facts: Facts,
+    findings: Sequence[Finding],
+    quality: Quality,
+    *,
+    fixes: Sequence[tuple[str, float]] = (),
+    measured: Sequence[tuple[str, float]] = (),
 ) -> Verdict:
     """Name the bottleneck class of one rank, or say why there is none.
 
@@ -411,12 +428,17 @@ def decide(
         findings: what was found.
         quality: of the capture.
         fixes: of each fix whose saving is known: the finding that it answers, and that saving in ms.
+        measured: the same of those that were tried in the run and helped.
     """
     if facts.true_ms <= 0:
         return _not_judged(quality)
     case = _Case(
         facts=facts,
-        prices=[p for p in _prices(facts, findings) if p.bottleneck_class is not BottleneckClass.COMPUTE],
+        prices=[
+            price
+            for price in _prices(facts, findings, measured)
+            if price.bottleneck_class is not BottleneckClass.COMPUTE
+        ],
         work=_work_share(facts),
         kernels_ms=_kernel_price_ms(facts, findings),
         fixes=fixes,

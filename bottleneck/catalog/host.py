@@ -841,6 +841,8 @@ class Spread(torch.nn.Module):
         return full.index_copy(-1, self.columns, update)""",
         undo="Make it in each forward again.",
         verify="No copy to the device at that line; the outputs are the same.",
+        conflicts=("FX521",),
+        can_try=True,
         sources=(_TUNING,),
     ),
     Fix(

@@ -38,7 +38,7 @@ from .choice import best_pair, known_savings, verdicts_own_first
 from .counted import counters_of
 from .ranks import critical, other_versions, summary_of
 from .reading import Reading
-from .trials import by_measurement, with_measured_pair
+from .trials import brings_ms, by_measurement, with_measured_pair
 
 
 def diagnose_paths(
@@ -98,9 +98,15 @@ def diagnose_paths(
         step.true_ms,
         breaks=compiled.breaks if compiled is not None else (),
     )
-    verdict = decide(facts, findings, judge(facts), fixes=known_savings(matched))
     others = applicable(matched, facts.context, what_ifs)
     tried = by_measurement(matched, reading.rank.tried, run, step.true_ms, others=others)
+    verdict = decide(
+        facts,
+        findings,
+        judge(facts),
+        fixes=known_savings(matched),
+        measured=[(s.finding, brings_ms(s, step.true_ms)) for s in tried if s.helps],
+    )
     codes = {finding.code for finding in findings if not finding.note}
     suggestions = verdicts_own_first(tried, verdict, codes, step.true_ms)
     suggested = {s.fix for s in suggestions}

@@ -158,6 +158,7 @@ ON_TOP: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "FX373": lambda out: out + (EMPTY @ FULL).sum(),
     "FX363": lambda out: out + torch.cdist(out, out + 9).sum(),
     "FX521": with_constants,
+    "FX529": with_constants,
     "FX339": lambda out: out + (out[:, 0] * out[:, 1])[:, None],
 }
 """What a fix is about, behind the model."""

@@ -339,6 +339,12 @@ class ConstantsKept(Patch):
         return made
 
 
+class ConstantsOfForward(ConstantsKept):
+    """The same, where it is the model's forward that makes them."""
+
+    fix = "FX529"
+
+
 def _numbers(data: Any) -> Hashable:
     """Return what tells numbers, lists and arrays of them from others; None for anything else."""
     if (kind := getattr(data, "dtype", None)) is not None:
