@@ -153,7 +153,7 @@ class Scaled(torch.nn.Module):
         addresses=("BN904", "BN901"),
         what_to_change="Do it less often, or elsewhere: copy the state to the host and write it in a thread,"
         " log from a queue, validate every N steps or in another process. Step many environments at once, in"
-        " processes of their own. Average weights with torch._foreach_ functions on lists.",
+        " processes of their own.",
         unless=(
             given("host.rare", "==", "evaluation", "it is an evaluation every few steps"),
             given("host.rare", "==", _ACTS, "it is a model that acts every few steps"),
@@ -199,6 +199,36 @@ writer.join()  # before the next one, or at the end""",
                 "recipes/distributed_async_checkpoint_recipe.html",
                 "Asynchronous saving with Distributed Checkpoint",
             ),
+        ),
+    ),
+    Fix(
+        id="FX532",
+        title="Do for all at once what a loop does one by one",
+        named="Do for all at once what {call} does one by one",
+        addresses=("BN904",),
+        what_to_change="It goes through tensors, samples or nodes in a Python loop, with a few small operations in"
+        " each round. Weights and their averages are lists of tensors: torch._foreach_ functions handle all of a"
+        " list in a few launches. Samples, priorities and nodes of a tree fit into arrays: NumPy or torch handle"
+        " a whole batch in one operation per level.",
+        when=seen("host.extra_loop", "==", True, "a Python loop is most of it"),
+        what_if_bound=True,
+        bound_weight=_LOOP_WEIGHT,
+        basis="the step without it; the same work in a few operations takes time, too",
+        risk=Risk.NEEDS_REVIEW,
+        may_break="Where two rounds change the same place, the order counts: of equal indices in an array one stays.",
+        code="""\
+import torch
+
+averages, weights = list(teacher.parameters()), list(student.parameters())
+with torch.no_grad():
+    # was: for a, w in zip(averages, weights): a.lerp_(w, 1 - m)
+    torch._foreach_lerp_(averages, weights, 1 - m)""",
+        undo="Loop again.",
+        verify="The call is gone from the lines that take longest; the loss is the same.",
+        sources=(
+            docs("generated/torch.optim.swa_utils.AveragedModel.html", "AveragedModel"),
+            source("https://github.com/lightly-ai/lightly/pull/1899", "lightly: averages of weights"),
+            source("https://github.com/AgileRL/AgileRL/pull/541", "AgileRL: priorities of a replay"),
         ),
     ),
     Fix(

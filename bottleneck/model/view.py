@@ -7,13 +7,13 @@ a timeline of one step, thinned by a rule that the lane itself states.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
 
 from .codes import Part
-from .run import SourceSite
+from .run import LoopTime, SourceSite
 
 NO_PART = -1
 """`Span.part` of what is no line of the budget: a phase label, an operator around others, a launch."""
@@ -75,6 +75,8 @@ class StepTimeline(msgspec.Struct, frozen=True, kw_only=True):
     """Lanes with less time than those shown."""
 
 
+OPERATORS = ("torch._VariableFunctionsClass.", "torch._tensor.", "torch.functional.")
+"""How names of torch's operators begin, as far as a line tells them."""
 MAKES_TENSORS = re.compile(
     r"torch\.(_VariableFunctionsClass\.(tensor|as_tensor|asarray)"
     r"|(BFloat16|Bool|Byte|Char|Double|Float|Half|Int|Long|Short)?Tensor)"
@@ -123,6 +125,22 @@ class CodeNode(msgspec.Struct, frozen=True, kw_only=True):
         yield self
         for child in self.children:
             yield from child.walk()
+
+    def looped_ms(self, loops: Sequence[LoopTime]) -> float:
+        """Return the time of the user's own Python and of operators in the rounds of loops, ms per step.
+
+        What a library does in a round, as writing a file, is not counted.
+        """
+        rounds = [(loop.site.file, *loop.rounds) for loop in loops]
+        if any(self.file == file and first <= self.line <= last for file, first, last in rounds):
+            return self.own_ms()
+        return sum(child.looped_ms(loops) for child in self.children)
+
+    def own_ms(self) -> float:
+        """Return the time of it that no function of a library takes but torch's operators, ms per step."""
+        beneath_ms = sum(child.ms for child in self.children)
+        is_own = not self.callee or self.callee.startswith(OPERATORS)
+        return sum(child.own_ms() for child in self.children) + (self.ms - beneath_ms) * is_own
 
     def making_tensors(self) -> list[CodeNode]:
         """Return the lines with a price that mostly make tensors value by value, the longest first.

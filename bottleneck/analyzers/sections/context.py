@@ -21,6 +21,9 @@ from .compile_facts import break_kind, changed_sizes, size_multiple
 from .context_keys import CONTEXT_KEYS
 from .memory_context import memory_context
 
+_MOSTLY = 0.8
+"""Rounds of a loop with so much of a call's time are what it does."""
+
 _FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
 _WITHOUT_FOREACH = ("LBFGS", "Muon", "SparseAdam")
 """Optimizers of torch.optim whose constructors have no such argument (torch 2.6 to 2.13)."""
@@ -266,8 +269,11 @@ def build_context(
     out |= _loop(timeline) | {"loop.owner": timeline.loop_owner}
     out["host.before_update_share"] = _host_share(timeline, SpanKind.BEFORE_MODEL, SpanKind.IN_LOSS)
     out |= _unnamed(timeline) | _made(timeline)
-    if timeline.extras and timeline.extras[0].leaves_out:
-        out["host.leaves_out"] = timeline.extras[0].leaves_out
+    if timeline.extras:
+        most = timeline.extras[0]
+        out["host.leaves_out"] = most.leaves_out or None
+        looped_ms = most.looped_ms(run.loops) if run is not None else 0.0
+        out["host.extra_loop"] = looped_ms >= _MOSTLY * most.ms
     for key, question in _STEPS_WITH.items():
         answer = timeline.what_ifs.get(question)
         if answer is not None:

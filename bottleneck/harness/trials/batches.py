@@ -86,26 +86,3 @@ class BatchTape:
         except Exception as error:
             self.problem = f"a batch cannot be copied ({type(error).__name__})"
             self._recording = False
-
-
-class Passes:
-    """Of how many steps a pass over the training's data is."""
-
-    def __init__(self) -> None:
-        self._batches = self._steps = 0
-
-    def fetched(self) -> None:
-        """The training has asked its loader for a batch."""
-        self._batches += 1
-
-    def stepped(self) -> None:
-        """A step has ended."""
-        self._steps += 1
-
-    def steps(self, loader: Any) -> int:
-        """Return the steps of one pass; 0 where that is not known."""
-        try:
-            length = len(loader)
-        except Exception:  # a length is the dataset's own code
-            return 0
-        return max(1, round(length * self._steps / self._batches)) if self._batches else 0

@@ -11,7 +11,6 @@ sees, they decide by what all say, between blocks of steps.
 from __future__ import annotations
 
 import contextlib
-import math
 import weakref
 from collections.abc import Callable, Generator
 from statistics import fmean
@@ -28,7 +27,8 @@ from ...stats.ratio_paired import TURNS, PairedRatio, decide_ratio, may_decide, 
 from .. import torch_private
 from ..events.table import BACKWARD, FETCH, FORWARD, SCALER, Event
 from ..lines.sites import told_of_error
-from .batches import BatchTape, Passes
+from .batches import BatchTape
+from .blocks import Blocks
 from .losses import copy_of_loss, read_losses
 from .patches import PATCHES
 from .patches.base import NotSwitchable, Patch, Program
@@ -40,11 +40,6 @@ changes. From the second one on the optimizer has a part in it."""
 SURVEY_SHARE = 0.1
 """Of the time for trials: more for the first look at the losses only where the fewest steps take it."""
 FORESEE_STEPS = 2
-BLOCK_SECONDS = 0.3
-"""Least length of a block: interruptions of a few ms are then a percent of it."""
-LONGEST_BLOCK_SECONDS = 3 * BLOCK_SECONDS
-BLOCK_STEPS = (2, 60)
-"""Fewest and most steps of a block."""
 LEAST_PAIRS, MOST_PAIRS = TURNS
 KNOWN_WITHIN = 1.1
 """A gain that is decided is timed on until its interval ends at no more than so many times the gain, or until
@@ -108,9 +103,6 @@ class TrialWindow:
         self._alone = everyone is None
         self._ask_everyone = everyone
         self._tape = BatchTape()
-        self._passes = Passes()
-        self._unit = 1
-        """Blocks are multiples of so many steps: of a pass over the data, or of one."""
         self._began = monotonic()
         self._rows: list[TriedFix] = []
         self._losses: list[Any] | None = None
@@ -122,6 +114,7 @@ class TrialWindow:
         self._scaler: Any = None
         self._kept: KeptState | None = None
         self._step_seconds = step_ms / 1e3
+        self._blocks = Blocks(self._step_seconds)
         self._patches: list[Patch] = []
         self._acted_at: list[SourceSite] = []
         """Those of this trial; in force while `_on`."""
@@ -138,9 +131,8 @@ class TrialWindow:
             validation: the step held one.
             compiled: the step held a compilation.
         """
-        self._passes.stepped()
-        # Where blocks are whole passes, what the script does after each is part of all of them.
-        odd = compiled or (validation and self._unit == 1)
+        self._blocks.stepped()
+        odd = self._blocks.spoils(validation=validation, compiled=compiled)
         try:
             if self.failing and self._alone:
                 text, self.failing = self.failing, ""
@@ -334,7 +326,9 @@ class TrialWindow:
         # While the first steps were repeated, workers have filled their queue.
         yield from self._settle(max(self._settle_steps(program), self._queued()))
         evidence = self._alike(self._evidence)
-        steps = self._block_steps(program, seconds=until - monotonic())
+        once = any(patch.acts_once_a_pass for patch in self._patches)
+        left = until - monotonic()
+        steps = self._blocks.length(program.loader, once_a_pass=once, seconds=left, of_all=self._of_all)
         without, with_it = yield from self._turns(program, steps=steps, enough=enough, until=until)
         return TriedFix(
             fix=wishes[0].wish.fix,
@@ -473,8 +467,7 @@ class TrialWindow:
         while count < steps:
             odd |= yield
             count += 1
-            may_end = self._alone and count >= BLOCK_STEPS[0] and count % self._unit == 0
-            if may_end and perf_counter() - began > LONGEST_BLOCK_SECONDS:
+            if self._alone and self._blocks.may_end(count, perf_counter() - began):
                 break
         _synchronise()
         return (perf_counter() - began) / count, odd
@@ -483,26 +476,6 @@ class TrialWindow:
         for _ in range(max(self._of_all(steps))):
             yield
         self._none_failed()
-
-    def _block_steps(self, program: Program, *, seconds: float) -> int:
-        """Return the steps of a block, and see of how many it is a multiple.
-
-        Raises:
-            NotSwitchable: there is not time enough for what acts once in a pass over the data.
-        """
-        step_seconds = max(self._step_seconds, 1e-6)
-        affords = int(self._of_all(seconds)[0] / (2 * LEAST_PAIRS * step_seconds))
-        fewest, most = BLOCK_STEPS
-        wanted = max(fewest, min(most, affords, math.ceil(BLOCK_SECONDS / step_seconds)))
-        once = any(patch.acts_once_a_pass for patch in self._patches)
-        a_pass = max(self._of_all(self._passes.steps(program.loader)))
-        self._unit = a_pass if a_pass and (once or a_pass <= wanted) else 1
-        if self._unit > max(wanted, affords):
-            raise NotSwitchable(
-                f"it acts where an epoch begins, and the {2 * LEAST_PAIRS} epochs that decide "
-                f"take {2 * LEAST_PAIRS * self._unit * step_seconds:.0f} s (--trial-seconds)"
-            )
-        return math.ceil(wanted / self._unit) * self._unit
 
     def _is_known(self, ratio: PairedRatio | None, *, share_used: bool) -> bool:
         """Return whether it is known as well as it should be, or hardly will be."""
@@ -536,7 +509,8 @@ class TrialWindow:
         for patch in self._patches:
             with contextlib.suppress(Exception):
                 patch.close()
-        self._on, self._patches, self._unit = False, [], 1
+        self._on, self._patches = False, []
+        self._blocks.single()
 
     def _program(self) -> Program:
         iterator = self._iterator() if self._iterator is not None else None
@@ -557,7 +531,7 @@ class TrialWindow:
             self._note_loss(args[0])
         elif event is FETCH and torch.is_grad_enabled():
             self._iterator = weakref.ref(args[0])
-            self._passes.fetched()
+            self._blocks.fetched()
         elif event is SCALER:
             self._scaler = args[0]
 

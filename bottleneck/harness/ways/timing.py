@@ -5,7 +5,8 @@ In: an `Instead`. Out: what each takes, forward and backward; None where none gi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +96,20 @@ def _apart(instead: Instead, own: _Runs, other: _Runs) -> tuple[Took, Took]:
     # The host makes the one call for more rounds than were tried.
     host = host * instead.calls // max(instead.calls, instead.rounds)
     return Took(min(own.took_ns), own_host, own_device), Took(min(other.took_ns), host, device)
+
+
+@contextlib.contextmanager
+def saved_as_usual() -> Iterator[None]:
+    """Keep what autograd saves meanwhile from the script's hooks: a checkpoint counts what is saved."""
+    with contextlib.ExitStack() as stack:
+        # Where torch.func forbids hooks there are none.
+        with contextlib.suppress(RuntimeError):
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is))
+        yield
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def stands_in(instead: Instead, way: int) -> bool:

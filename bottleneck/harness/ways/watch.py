@@ -32,7 +32,7 @@ from ..lines.step_loops import loops_around
 from ..profiled import operators_inside, record_operators
 from . import algebra, attention, einsums, elements, factors, links, rounds, sums, windows
 from .rounds import LOOP, Flow
-from .timing import Timed, Took, timed
+from .timing import Timed, Took, saved_as_usual, timed
 from .way import FOLLOWED, TIMES_LARGER, WAYS, Call, Instead, Way, whole_of
 
 __all__ = [
@@ -301,7 +301,8 @@ class WayWatch:
             # Filters are left alone: with others, Python shows again what it has shown before.
             self._quiet.set(warnings, "showwarning", _show_nothing)
             try:
-                self._try(call, place, frame, mark)
+                with saved_as_usual():
+                    self._try(call, place, frame, mark)
             finally:
                 self._quiet.undo()
                 record_operators(True)

@@ -104,6 +104,9 @@ def share_of(
         return sum(branch.ms.get((phase, role), 0.0) for phase in ("", "evaluation", "data"))
 
     whole = {role: ms_of(tree.root, role) for role in saves_ms}
+    if "extra" in whole and "input" not in whole:
+        # The host's time for the input that the step makes itself is gone with it.
+        whole["extra"] += ms_of(tree.root, "input")
 
     def price(branch: Branch) -> tuple[float, bool] | None:
         role = branch.role

@@ -15,6 +15,7 @@ from torch import nn
 from torch_bottleneck.harness.events.table import BACKWARD, FETCH, FORWARD
 from torch_bottleneck.harness.process.trying import DECIDING_STEPS
 from torch_bottleneck.harness.trials import window as window_module
+from torch_bottleneck.harness.trials.blocks import BLOCK_STEPS
 from torch_bottleneck.harness.trials.patches import PATCHES
 from torch_bottleneck.harness.trials.patches.base import NotSwitchable, Patch, Program
 from torch_bottleneck.harness.trials.window import TrialWindow
@@ -460,7 +461,7 @@ def test_when_the_time_is_used_up_the_rest_is_not_tried(
 
 
 def test_trials_are_not_begun_where_the_fewest_steps_take_longer_than_their_time() -> None:
-    without = window_module.LEAST_PAIRS * window_module.BLOCK_STEPS[0]
+    without = window_module.LEAST_PAIRS * BLOCK_STEPS[0]
     assert 3 * window_module.LOSS_STEPS[0] + without == DECIDING_STEPS
 
 

@@ -14,10 +14,12 @@ import torch
 from torch import profiler
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 
 from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.lines.functions import Functions
 from torch_bottleneck.harness.ways import timing
+from torch_bottleneck.harness.ways import watch as watch_module
 from torch_bottleneck.harness.ways.timing import stands_in, timed
 from torch_bottleneck.harness.ways.watch import WAYS, WayWatch
 from torch_bottleneck.harness.ways.way import Call, Instead, same, tensors_of
@@ -521,6 +523,24 @@ def test_whoever_watches_backward_passes_sees_none_of_those_that_are_timed() -> 
         assert len(seen) == 1
     finally:
         torch.autograd._engine_run_backward = engine  # type: ignore[attr-defined]
+
+
+def test_what_is_tried_inside_of_a_checkpoint_saves_nothing_in_its_place(
+    watch: WayWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timings = []
+
+    def noted(instead: Instead) -> Any:
+        timings.append(timed(instead))
+        return timings[-1]
+
+    def run() -> None:
+        checkpoint(lambda a: (a[:, None] * B).sum(-1), A, use_reentrant=False).square().mean().backward()
+
+    monkeypatch.setattr(watch_module, "timed", noted)
+    run()  # the first time takes far longer
+    tried(watch, run)  # a checkpoint counts what is saved: another number than before is an error
+    assert timings
 
 
 class Spread(torch.autograd.Function):

@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ...ways.timing import stands_in, timed
+from ...ways.timing import saved_as_usual, stands_in, timed
 from ...ways.watch import WAYS
 from ...ways.way import Call, Instead, Way
 from .base import Patch
@@ -183,9 +183,10 @@ class ByWay(Patch):
 
     def _chosen(self, instead: Instead) -> int | None:
         # Which of several; whether one is faster, the step tells.
-        took = timed(instead) if len(instead.others) > 1 else None
-        which = 0 if len(instead.others) == 1 else took.way if took is not None else None
-        return which if which is not None and stands_in(instead, which) else None
+        with saved_as_usual():
+            took = timed(instead) if len(instead.others) > 1 else None
+            which = 0 if len(instead.others) == 1 else took.way if took is not None else None
+            return which if which is not None and stands_in(instead, which) else None
 
     _busy = False
 
