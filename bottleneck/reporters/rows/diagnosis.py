@@ -200,7 +200,8 @@ def headline(diagnosis: Diagnosis) -> str:
     """Return the verdict's sentence, without the class that is shown above it."""
     verdict = diagnosis.verdict
     text = sentence(verdict.headline).removeprefix(f"{verdict.bottleneck_class.value}: ")
-    return text[:1].upper() + text[1:]
+    word = text.split(" ", 1)[0]
+    return text if word.endswith("()") else text[:1].upper() + text[1:]
 
 
 def step_line(diagnosis: Diagnosis) -> str:

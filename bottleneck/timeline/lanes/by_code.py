@@ -106,7 +106,7 @@ def share_of(
     whole = {role: ms_of(tree.root, role) for role in saves_ms}
     if "extra" in whole and "input" not in whole:
         # The host's time for the input that the step makes itself is gone with it.
-        whole["extra"] += ms_of(tree.root, "input")
+        whole["extra"] += tree.own_input_ms()
 
     def price(branch: Branch) -> tuple[float, bool] | None:
         role = branch.role

@@ -18,6 +18,7 @@ from torch_bottleneck.analyzers.sections.context import build_context
 from torch_bottleneck.catalog.match import match
 from torch_bottleneck.harness.lines.calls import call_at
 from torch_bottleneck.model.codes import Part, WhatIf
+from torch_bottleneck.model.run import LoopTime, Run, SourceSite
 from torch_bottleneck.model.view import CodeNode, Role
 from torch_bottleneck.timeline.result import HostSpan
 
@@ -55,6 +56,38 @@ def test_the_line_is_the_deepest_that_takes_nearly_all(
     assert [site.line for site in found.sites] == lines
     assert found.call == f"`{work.name}`"
     assert ("write_text()" in found.title) == (work is WRITES)
+
+
+def loop(first: int, last: int) -> LoopTime:
+    return LoopTime(site=SourceSite(file="/me/train.py", line=first, function="average"), last_line=last)
+
+
+@pytest.mark.parametrize(
+    ("work", "loops", "is_loop"),
+    [
+        (LOOPS, [loop(59, 60)], True),
+        (LOOPS, [loop(59, 59)], False),
+        (LOOPS, [], False),
+        (WRITES, [loop(59, 60)], False),
+        (SCATTERS, [loop(59, 60)], False),
+        (SCATTERS, [loop(59, 60), loop(61, 62)], True),
+        (EVALUATES, [loop(59, 60)], False),
+    ],
+)
+def test_a_loop_of_the_users_own_lines_is_offered_all_at_once(
+    work: CodeNode, loops: list[LoopTime], *, is_loop: bool
+) -> None:
+    """What a library does in each round is no such work: a file is not written for all at once."""
+    known = facts("cpu", parts={Part.HOST: 40.0}, saves={WhatIf.HOST_WORK_GONE: 40.0}, extras=(work,))
+    run = Run(tool_version="0", created="", command=(), loops=tuple(loops))
+    context = build_context(
+        timeline=known.timeline, step=known.step, run=run, loaders=None, compile_facts=None
+    )
+    offered = match(list(ExtraWork().find(known)), context, known.timeline.what_ifs, 100.0)
+    found = {each.fix: each.title for each in offered}
+    assert ("FX532" in found) == is_loop
+    if is_loop:
+        assert found["FX532"] == f"Do for all at once what `{work.name}` does one by one"
 
 
 def test_host_work_at_a_line_that_the_step_is_known_to_spend_its_time_in_is_called_by_its_call() -> None:

@@ -349,6 +349,25 @@ def test_of_rivals_an_estimate_comes_before_a_bound():
     assert verdict.also == (C.LAUNCH,)
 
 
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [
+        ([], C.LAUNCH),
+        ([("BN202", 30.0)], C.ALLOCATOR),
+        ([("BN202", 17.0)], C.LAUNCH),
+        ([("BN904", 60.0)], C.LAUNCH),
+    ],
+)
+def test_a_gain_that_was_measured_comes_before_a_bound_that_counts_for_less(measured, expected):
+    known = facts(
+        parts={Part.DISPATCH: 40.0, Part.ALLOCATOR: 16.0},
+        saves={WhatIf.DISPATCH_FREE: 40.0, WhatIf.ALLOCATOR_FREE: 16.0},
+        bounds=(WhatIf.DISPATCH_FREE,),
+    )
+    verdict = decide(known, find_all(known), judge(known), measured=measured)
+    assert verdict.bottleneck_class is expected
+
+
 def test_what_costs_much_less_does_not_stand_for_dispatch_that_no_known_fix_takes_away():
     parts = {Part.DISPATCH: 70.0, Part.SYNC: 6.0}
     saves = {WhatIf.DISPATCH_FREE: 80.0, WhatIf.COMPILED: 7.0, WhatIf.SYNCS_GONE: 6.0}

@@ -88,6 +88,11 @@ def test_behind_one_that_was_tried_other_ways_to_its_gain_come_after_all_other_g
     assert order(given, tried(measured("FX205", 1.2))) == ["FX205", "FX360", "FX207"]
 
 
+def test_behind_what_was_left_out_and_may_have_to_stay_comes_how_to_do_it_in_less_time() -> None:
+    given = [suggestion("FX504", 70.0), suggestion("FX532", 70.0, bound=True), suggestion("FX360", 95.0)]
+    assert order(given, tried(measured("FX504", 1.4))) == ["FX504", "FX532", "FX360"]
+
+
 @pytest.mark.parametrize(
     "row",
     [

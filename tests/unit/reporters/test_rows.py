@@ -14,7 +14,7 @@ from torch_bottleneck.model.run import SourceSite
 from torch_bottleneck.model.verify import Outcome
 from torch_bottleneck.reporters import html, terminal
 from torch_bottleneck.reporters.rows.closing import capture_line, settings_lines
-from torch_bottleneck.reporters.rows.diagnosis import bar_cells, budget_rows, cause_rows, step_line
+from torch_bottleneck.reporters.rows.diagnosis import bar_cells, budget_rows, cause_rows, headline, step_line
 from torch_bottleneck.reporters.rows.fixes import combination_line, fix_rows
 from torch_bottleneck.reporters.rows.memory import memory_rows, memory_sections
 
@@ -64,6 +64,17 @@ def test_the_bar_is_exactly_full(shares: list[float], width: int) -> None:
 def test_a_bar_of_nothing_is_empty() -> None:
     assert bar_cells([], 10) == []
     assert bar_cells([0.0, 0.0], 10) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [("each step waits", "Each step waits"), ("empty_cache() runs", "empty_cache() runs")],
+)
+def test_a_headline_is_a_sentence_unless_it_begins_with_a_name(told: str, shown: str) -> None:
+    diagnosis = sample()
+    name = diagnosis.verdict.bottleneck_class.value
+    verdict = msgspec.structs.replace(diagnosis.verdict, headline=f"{name}: {told}")
+    assert headline(msgspec.structs.replace(diagnosis, verdict=verdict)) == shown
 
 
 def test_causes_below_the_threshold_are_apart() -> None:

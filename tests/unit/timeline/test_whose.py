@@ -655,6 +655,14 @@ def test_where_no_step_fetches_a_batch_what_makes_it_has_the_price_of_the_hosts_
     assert share_of(tree, {})(call) is None
 
 
+def test_input_that_the_step_makes_itself_is_no_part_of_what_extra_work_costs() -> None:
+    batch = Seen((at(12, "memory.sample()"),), 30, "", "optimizer")
+    tree = without_loader(batch, Seen((at(30, "log()", discards=True),), 10, "", "optimizer"))
+    (log,) = tree.extras()
+    assert share_of(tree, {"extra": 36.0})(log) == (pytest.approx(9.0), True)
+    assert share_of(tree, {"extra": 9.0, "input": 27.0})(log) == (pytest.approx(9.0), True)
+
+
 @pytest.mark.parametrize(
     ("callee", "price"),
     [("torch._VariableFunctionsClass.tensor", (pytest.approx(0.9 * 12), True)), ("torch.index_copy", None)],
