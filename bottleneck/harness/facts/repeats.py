@@ -3,12 +3,13 @@
 In: the calls of modules while FLOPs are counted, when nothing is timed. Out: `RepeatFacts` for run.json. A
 call repeats another one of the same module in its step if it is given the same values, its parameters are
 unchanged, and neither drew random numbers; a call of one of torch's functions if it is given the same values,
-and the same comes out (`values`). What no gradient is recorded for may come out the same in each step, too. A
-model that runs without gradients on what it is trained on does so again, in whatever mode. Beside it: whether
-modules that are not trained stand behind others that are; which modules are called several times where one
-call could have all of their inputs; which functions copy most of what they have made before, to add a little;
-and below which functions of the user's operators are called at all. Nothing is looked at where dynamo has
-compiled anything, nor inside a backward, where checkpoints recompute on purpose.
+and the same comes out (`values`). A plain copy repeats nothing: it is made to be changed. What no
+gradient is recorded for may come out the same in each step, too. A model that runs without gradients on what
+it is trained on does so again, in whatever mode. Beside it: whether modules that are not trained stand behind
+others that are; which modules are called several times where one call could have all of their inputs; which
+functions copy most of what they have made before, to add a little; and below which functions of the user's
+operators are called at all. Nothing is looked at where dynamo has compiled anything, nor inside a backward,
+where checkpoints recompute on purpose.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from .copies_again import COPYING, CopiesAgain
 from .seen_calls import SeenCall, most_of, ns_of, sites_of, user_place
 from .values import Values, digest
 
+_TO_BE_CHANGED = ("clone", "deepcopy")
 _MOST_FUNCTIONS = 20_000
 """Calls of them that are looked at: each takes about 0.1 ms."""
 
@@ -386,7 +388,7 @@ class RepeatWatch:
         steady, before.step = before.step != self.steps, self.steps
         is_known = bare or (not steady and before.graded >= graded)
         before.graded = graded if steady or not is_known else before.graded
-        if not is_known:
+        if not is_known or name in _TO_BE_CHANGED:
             return []
         at, later = user_place(), self.steps > 0
         outside = not self._stack

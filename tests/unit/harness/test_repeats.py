@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import sys
 import traceback
@@ -456,6 +457,17 @@ def test_a_model_that_is_tested_on_what_it_is_trained_on_runs_once_too_often(fir
     assert found.ms_of("repeated") == 0.0
     assert found.sites[0].site.function == "test"
     assert seen(lambda: step(x.clone())).calls == 0, "on other inputs it is for a reason"
+
+
+@pytest.mark.parametrize(
+    ("function", "calls"),
+    [(torch.clone, 0), (copy.deepcopy, 0), (torch.exp, 2), (torch.tril, 2)],
+)
+def test_a_copy_is_made_to_be_changed_and_computes_nothing_again(
+    function: Callable[[torch.Tensor], torch.Tensor], calls: int
+) -> None:
+    model, x = nn.Linear(40, 2), torch.randn(40, 40)
+    assert seen(lambda: [model(torch.randn(3, 40)), *(function(x) for _ in range(3))]).calls == calls
 
 
 @pytest.mark.parametrize("fused", [True, False])
