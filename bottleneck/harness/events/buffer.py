@@ -254,9 +254,11 @@ class EventBuffer:
                 self.observer.first_evaluation(subject)
             self.note((event, BEGINS, now, subject if event.says_subject else None))
         else:
+            # What is handed over for its size alone leaves the rest of the steps to be held.
+            ends = not held or self._steps >= self._limit
             self.flush()
             self.observer.begin(event, subject, now, paused=held)
-            if self.holding:
+            if self.holding and ends:
                 self._limit = self.observer.steps_to_hold()
         if event.hides_calls:
             self.busy += 1

@@ -92,6 +92,7 @@ class Observer:
         self.tracker, self.clock = tracker, clock
         self.at_once: list[Event] = []
         self.limit = 1
+        self.asked = 0
         self.evaluations = 0
 
     def begin(self, event: Event, subject: Any, now: int, *, paused: bool) -> None:
@@ -114,6 +115,7 @@ class Observer:
         self.evaluations += 1
 
     def steps_to_hold(self) -> int:
+        self.asked += 1
         return self.limit
 
     def released(self) -> None:
@@ -211,6 +213,19 @@ def test_a_long_stretch_without_an_update_is_handed_over_at_a_safe_point(event: 
         handed_over.append(bool(run.observer.at_once))
     assert not any(handed_over[:1000])
     assert handed_over[-1]
+
+
+def test_steps_that_are_handed_over_for_their_many_events_count_for_the_next_look() -> None:
+    """Otherwise the look at whether a window is over is put off again and again."""
+    run = Run([(name, 7) for name in WITHOUT * 5])
+    run.hold(20)
+    run.observer.limit = 20
+    before = len(run.capture.rows) - run.capture.late
+    step = [*WITHOUT[:2], *["evaluation"] * 600, *WITHOUT[2:]]
+    run.go_on([(name, 7) for name in step * 90])
+    looks = len(run.capture.rows) - run.capture.late - before
+    assert looks >= 90 // 20
+    assert run.observer.asked <= 90 // 20 + 1
 
 
 def test_an_event_that_is_taken_at_once_ends_the_holding_and_comes_after_what_is_held() -> None:
