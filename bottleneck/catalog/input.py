@@ -234,6 +234,7 @@ loader = DataLoader(
     Fix(
         id="FX107",
         title="Make producing a batch cheaper",
+        named="Make producing a batch cheaper: {call}",
         addresses=("BN102", "BN101"),
         what_to_change="Move the expensive part of __getitem__ or collate_fn out of the loop: decode, resize"
         " or tokenize once and store the result. Augment whole batches on the device. Index arrays"

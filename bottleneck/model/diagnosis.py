@@ -77,6 +77,8 @@ class WhatIfResult(msgspec.Struct, frozen=True, kw_only=True):
     question: WhatIf
     about: str = ""
     """The call that it is about, as `Finding.callee`, where the question is asked for each of several."""
+    call: str = ""
+    """The call of the user's that takes the time, as written; empty where there is not one."""
     step_ms: float
     """Predicted true step time."""
     saves_ms: float

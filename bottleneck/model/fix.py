@@ -204,7 +204,7 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     """Of findings that name a call: those that it is made for, by how `Finding.callee` begins. Empty: any
     that no other fix is made for."""
     named: str = ""
-    """Its title where the finding names a call: `{call}` stands for that."""
+    """Its title where the finding, or what the run says about it, names a call: `{call}` stands for that."""
     conflicts: tuple[str, ...] = ()
     risk: Risk = Risk.SAFE
     may_break: str = ""

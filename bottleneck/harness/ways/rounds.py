@@ -7,7 +7,10 @@ rounds, where no round needs what the one before has made; for RNNs, where only 
 from __future__ import annotations
 
 import weakref
+from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import median_low
 from typing import Any
 
 import torch
@@ -49,7 +52,8 @@ class OneForAll(Way):
         new = [k for k, x in enumerate(tensors) if before.given[k]() is not x]
         if not new or self.forbids(call) or any(not tensors[k].dim() for k in new):
             return None
-        count, width = _at_once(before, (tensors[k] for k in new)), len(tensors)
+        rounds = min(before.count, before.together)
+        count, width = _at_once(rounds, (tensors[k] for k in new)), len(tensors)
         if count < LOOP:
             return None
         wide = tuple(_repeated(tensors[k], count, 0) for k in new)
@@ -63,17 +67,17 @@ class OneForAll(Way):
                 one[k] = whole
             return call.on(*one)
 
-        return Instead((*tensors, *wide), own, (other,), alike=_alike, calls=count, rounds=before.count)
+        return Instead((*tensors, *wide), own, (other,), alike=_alike, calls=count, rounds=rounds)
 
     def forbids(self, call: Call) -> bool:
-        return call.before is not None and any(map(call.before.needs, call.tensors()))
+        return call.before is not None and call.before.together < LOOP
 
 
-def _at_once(before: Round, tensors: Iterable[torch.Tensor]) -> int:
-    """Return of how many rounds there is room for the arguments, results and gradients."""
+def _at_once(rounds: int, tensors: Iterable[torch.Tensor]) -> int:
+    """Return for how many rounds there is room for the arguments, results and gradients."""
     each: int = sum(x.nbytes for x in tensors)
     # Half of what is free: the arguments of all rounds are made before it is asked whether both ways fit.
-    return min(before.count, _AT_ONCE, torch_private.free_memory() // (2 * TIMES_LARGER) // max(1, each))
+    return min(rounds, _AT_ONCE, torch_private.free_memory() // (2 * TIMES_LARGER) // max(1, each))
 
 
 def _repeated(x: torch.Tensor, count: int, axis: int) -> torch.Tensor:
@@ -118,7 +122,7 @@ class WholeSequence(Way):
         ):
             return None
         axis = 1 if not cell and call.args[-1] else 0
-        count, width = _at_once(before, tensors), len(tensors)
+        count, width = _at_once(before.count, tensors), len(tensors)
         if count < LOOP:
             return None
         whole = torch.stack([x.detach()] * count).requires_grad_(x.requires_grad) if cell else _repeated(
@@ -160,8 +164,19 @@ _TELLS_PYTHON = {
     "equal", "allclose",
 }  # fmt: skip
 _WRITES = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
+_CALLS = 20_000
+"""Of a step, that are told apart."""
 _NODES = 5_000
 """Of a graph, looked through before a call counts as one that needs the round before."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """Calls at one place, one after the other, that need none of each other."""
+
+    bits: int = 0
+    numbers: set[int | None] = field(default_factory=set)
+    """Of the nodes that they have made."""
 
 
 class Flow:
@@ -172,25 +187,34 @@ class Flow:
     """
 
     def __init__(self) -> None:
-        self._bits: dict[object, int] = {}
+        self._count = self._told = 0
         self._from: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
-        """Tensor -> from which places, as bits."""
-        self._told = 0
-        """Places whose results the script has looked at: it may do anything with them."""
-        self._last: dict[object, tuple[tuple[weakref.ref[torch.Tensor], ...], int | None]] = {}
+        """Tensor -> from which calls that may be rounds of a loop, a bit for each of `_count`."""
+        self._last: dict[object, tuple[tuple[weakref.ref[torch.Tensor], ...], _Group]] = {}
+        """Place -> what its last call was given, and that call by itself."""
+        self._groups: defaultdict[object, list[_Group]] = defaultdict(list)
 
     def clear(self) -> None:
         """A step begins, or has ended."""
-        self._bits, self._from, self._last, self._told = {}, {}, {}, 0
+        # `_told`: the calls whose results the script has looked at: it may do anything with them.
+        self._count = self._told = 0
+        for known in (self._from, self._last, self._groups):
+            known.clear()
+
+    def together(self) -> dict[object, int]:
+        """Return by place how many calls in a row needed none of each other; the median."""
+        return {
+            place: median_low(group.bits.bit_count() for group in groups)
+            for place, groups in self._groups.items()
+        }
 
     def note(self, name: str, given: tuple[Any, ...], out: Any, place: object = None) -> None:
         """A call has been made; `place` where it may be one of the rounds of a loop."""
         origin = 0
-        if place is not None:
-            origin = self._bits.setdefault(place, 1 << len(self._bits))
-            self._last[place] = tuple(map(weakref.ref, tensors_of(given))), _number(tensors_of(out))
         for each in tensors_of(given):
             origin |= self._origin(each)
+        if place is not None and self._count < _CALLS:
+            origin |= self._join(place, given, origin, _number(tensors_of(out)))
         if not origin:
             return
         if name in _TELLS_PYTHON:
@@ -200,19 +224,35 @@ class Flow:
         for each in tensors_of((out, changed)):
             self._from[id(each)] = weakref.ref(each), origin
 
-    def before(self, place: object, count: int) -> Round | None:
-        """Return what is known of the call before at a place that makes so many of this kind in a step."""
+    def _join(self, place: object, given: tuple[Any, ...], origin: int, number: int | None) -> int:
+        """Add a call to those before it at its place, unless it needs one of them; return its bit."""
+        self._count += 1
+        call, groups = _Group(1 << self._count, {number}), self._groups[place]
+        if not groups or self._needs(groups[-1], tensors_of(given), origin):
+            groups.append(_Group())
+        groups[-1].bits |= call.bits
+        groups[-1].numbers |= call.numbers
+        self._last[place] = tuple(map(weakref.ref, tensors_of(given))), call
+        return call.bits
+
+    def _needs(self, calls: _Group, given: Iterable[torch.Tensor], origin: int) -> bool:
+        """Return whether something is made from what these calls have made, or may be."""
+        if None in calls.numbers or (self._told | origin) & calls.bits:
+            return True
+        return any(_reaches(x, calls.numbers) for x in given)
+
+    def before(self, place: object, count: int, together: int) -> Round | None:
+        """Return what is known of the call before at a place.
+
+        Args:
+            place: of the call.
+            count: calls of this kind that it makes in a step.
+            together: how many of its calls in a row need none of each other.
+        """
         if place not in self._last:
             return None
-        given, number = self._last[place]
-        bit = self._bits[place]
-
-        def needs(x: torch.Tensor) -> bool:
-            if number is None or self._told & bit or self._origin(x) & bit:
-                return True
-            return _reaches(x, number)
-
-        return Round(count, given, needs)
+        given, call = self._last[place]
+        return Round(count, together, given, lambda x: self._needs(call, [x], self._origin(x)))
 
     def _origin(self, x: torch.Tensor) -> int:
         known = self._from.get(id(x))
@@ -225,15 +265,16 @@ def _number(made: Iterable[torch.Tensor]) -> int | None:
     return None if node is None else int(node._sequence_nr())
 
 
-def _reaches(x: torch.Tensor, number: int) -> bool:
-    """Return whether the graph behind a tensor has the node of this number."""
+def _reaches(x: torch.Tensor, numbers: set[int | None]) -> bool:
+    """Return whether the graph behind a tensor has a node of these numbers."""
     nodes: list[Any] = [x.grad_fn]
     seen: set[Any] = set()
+    least = min(number for number in numbers if number is not None)
     while nodes:
         node = nodes.pop()
-        if node is None or node in seen or (its := int(node._sequence_nr())) < number:
+        if node is None or node in seen or (its := int(node._sequence_nr())) < least:
             continue
-        if its == number or len(seen) > _NODES:
+        if its in numbers or len(seen) > _NODES:
             return True
         seen.add(node)
         nodes += [each for each, _ in node.next_functions]

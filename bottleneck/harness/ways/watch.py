@@ -135,7 +135,7 @@ class WayWatch:
         self._thread = self._calls = 0
         self._worker: int | None = None
         """The thread of the device, in backward passes."""
-        self._begun_ns = self._step_ns = self._looped_ns = self._trying_ns = self._room = 0
+        self._begun_ns = self._step_ns = self._looped_ns = self._trying_ns = self._flow_ns = self._room = 0
         self._spent_ns: Counter[_Place] = Counter()
         self._uses: defaultdict[_Place, int] = defaultdict(int)
         """Of what a call makes, in how many others at most."""
@@ -144,6 +144,8 @@ class WayWatch:
         self._rounds: Counter[tuple[_Place, Hashable]] = Counter()
         """Calls of the first step by place and sizes."""
         self._flow = Flow()
+        self._together: dict[object, int] = {}
+        """By place, how many calls in a row of the first step need none of each other."""
         self._outputs: dict[int, _Output] = {}
         self._before: dict[int, tuple[Callable[[], torch.Tensor | None], int]] = {}
         """What calls were given in the first step, with its version."""
@@ -159,7 +161,7 @@ class WayWatch:
         if self._on and (owner := torch_private.engine_owner()) is not None:
             self._engine.put(*owner, self._make_backward)
         self._room = torch_private.free_memory() // 4
-        self._begun_ns = perf_counter_ns()
+        self._begun_ns, self._flow_ns = perf_counter_ns(), 0
         return self._on
 
     def end(self) -> bool:
@@ -169,11 +171,12 @@ class WayWatch:
             self._mode.turn_off()
         self._on = False
         self._outputs.clear()
-        self._flow.clear()
         if not self._tries:
-            self._step_ns = perf_counter_ns() - self._begun_ns
+            self._together = self._flow.together()
+            self._step_ns = perf_counter_ns() - self._begun_ns - self._flow_ns
             self._looped = {place for (place, _), count in self._rounds.items() if count >= LOOP}
             self._looped_ns = sum(self._spent_ns[place] for place in self._looped)
+        self._flow.clear()
         return self._is_sound and any(map(self._is_worth, self._spent_ns))
 
     def _make_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -251,6 +254,7 @@ class WayWatch:
             torch_private.wait_for_device()
             noted = replace(noted, ns=perf_counter_ns() - since_ns)
             self._spent_ns[noted.place] += noted.ns + noted.before_ns
+            self._flows(function, args, kwargs, out, noted.place)
         try:
             self._keep(out, noted)
         except Exception:  # as above
@@ -260,12 +264,14 @@ class WayWatch:
     def _flows(
         self, function: Callable[..., Any], args: Any, kwargs: Any, out: Any, place: _Place | None = None
     ) -> None:
-        if not self._tries or not self._looks():
+        if not self._looks():
             return
+        since_ns = perf_counter_ns()
         try:
             self._flow.note(getattr(function, "__name__", ""), (args, kwargs), out, place)
         except Exception:  # as in `_see`
             self._is_sound = False
+        self._flow_ns += perf_counter_ns() - since_ns
 
     def _looks(self) -> bool:
         if not self._is_sound or torch_private.is_capturing() or torch_private.in_transform():
@@ -292,7 +298,8 @@ class WayWatch:
             return None
         call, place = Call(function, name, args, kwargs, self._stays), (name, frame.f_code, frame.f_lasti)
         if self._tries:
-            before = self._flow.before(place, self._rounds[place, _sizes(call)])
+            together = self._together.get(place, 1)
+            before = self._flow.before(place, self._rounds[place, _sizes(call)], together)
             call = replace(call, before=before)
         self._calls += 1
         mark = f"{_MARK}{self._calls}"

@@ -31,6 +31,8 @@ class Round:
 
     count: int
     """Calls with arguments of these sizes that the place makes in a step."""
+    together: int
+    """Of the place's calls, how many in a row need none of each other: the median."""
     given: tuple[Callable[[], torch.Tensor | None], ...]
     """Its tensors, as far as they are still held."""
     needs: Callable[[torch.Tensor], bool]

@@ -101,6 +101,19 @@ def test_rounds_that_need_none_before_are_one_call(watch: WayWatch) -> None:
     assert found.site.function == "apart"
 
 
+def in_layers() -> torch.Tensor:
+    """Each layer needs the one before; the rounds of its own loop need none of each other."""
+    words = WORDS[:8]
+    for _ in range(3):
+        words = [scored(word) for word in words]
+    return torch.cat(words)
+
+
+def test_the_loop_of_each_layer_is_one_call_though_layers_need_each_other(watch: WayWatch) -> None:
+    found = by_callee(watch, in_layers)["way:rounds"]
+    assert (found.operator, len(found.places), found.of) == ("aten::linear", 23, 24)
+
+
 @pytest.mark.parametrize(
     "loop", [chained, chained_late, chained_by_numbers, chained_by_python, chained_by_a_buffer]
 )
