@@ -92,6 +92,15 @@ def test_a_narrower_answer_stands_before_the_bound_and_may_say_that_there_is_not
     assert not match([finding("BN101")], {}, ready | answer(WhatIf.ROWS_BATCHED, 0.0), 100.0, fixes=[fix])
 
 
+@pytest.mark.parametrize(("call", "title"), [("np.clip()", "Spare `np.clip()`"), ("", "FX001")])
+def test_a_narrower_answer_about_a_call_gives_its_name_to_the_fix(call: str, title: str) -> None:
+    fix = make("FX001", narrower=WhatIf.PRODUCTION_CHEAPER, named="Spare {call}")
+    (given,) = answer(WhatIf.PRODUCTION_CHEAPER, 30.0).values()
+    answers = {given.question: msgspec.structs.replace(given, call=call)}
+    (found,) = match([finding("BN101")], {}, answers, 100.0, fixes=[fix])
+    assert (found.title, found.predicted_ms) == (title, 70.0)
+
+
 @pytest.mark.parametrize(("saves", "first"), [(59.5, "FX002"), (50.0, "FX001")])
 def test_of_gains_that_are_alike_the_one_that_changes_the_cause_comes_first(saves: float, first: str) -> None:
     by_others = make("FX001", what_if=WhatIf.INPUT_WORKERS)

@@ -832,6 +832,7 @@ def test_what_a_sampler_does_in_the_training_process_no_workers_take_over() -> N
     assert supply.main_call is not None and supply.main_call.site.line == 5
     cheaper = answers[WhatIf.PRODUCTION_CHEAPER]
     assert cheaper.saves_ms == pytest.approx(30.0) and "np.random.choice()" in cheaper.basis
+    assert cheaper.call == "np.random.choice()"
     assert answers[WhatIf.INPUT_WORKERS].step_ms == pytest.approx(95.0, rel=0.01)
     root = code_tree(tree, true_ms=105.0, price=lambda branch: (branch.total_ms, False), loaders=[loader])
     ms = {node.line: node.ms for node in root.walk() if node.role == "input" and not node.children}
