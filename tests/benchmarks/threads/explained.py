@@ -839,4 +839,17 @@ EXPLAINED: dict[str, str] = {
         "As JJ02, and the price of the call held that of the input that the step makes itself. Since: FX532 "
         "second, 12.1 of 27.5 ms; the cure of both calls leaves 11.4 of 22.2."
     ),
+    "KK02": (
+        "Second: FX532 (for all at once), 58.0 of 79.4 ms (62.0 of 86.1 measured), an entry of the same day, "
+        "which the table does not name. The cure makes the average in place."
+    ),
+    "KK03": (
+        "The table does not know the class graph-break-bound, which this is. The price is that of the seams; "
+        "what a whole graph fuses, and one region of threads for many, comes on top."
+    ),
+    "KK05": "At best: without all that makes batches. The cure halves what it computes.",
+    "KK07": (
+        "Rounds of the inner loop were ruled out, since those of the outer one need each other. Since: "
+        "launch-bound, FX374 first, 36.7 of 51.3 ms on an idle machine, where threads do not wait."
+    ),
 }
