@@ -6,7 +6,7 @@ In: facts, findings, the quality of the capture. Out: `Verdict` and `Cause`s.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
@@ -73,15 +73,12 @@ class _Price:
     question: WhatIf | None
     reached: WhatIfResult | None = None
     """What the best of its fixes saves, where that is asked."""
-    measured_ms: float = 0.0
-    """What the best of its fixes was measured to save in this run."""
     behind_breaks: bool = False
     """Dispatch of compiled code whose graph is broken: a single launch, as a CUDA graph, needs one graph, so
     that saving is out of reach until the breaks are gone."""
 
     def weight(self, limits: _Limits) -> float:
-        own = worth(self.cost_ms, bound=self.bound, weight=limits.bound_weight)
-        return max(own, self.measured_ms)
+        return worth(self.cost_ms, bound=self.bound, weight=limits.bound_weight)
 
     def rank(self, limits: _Limits) -> float:
         if self.behind_breaks:
@@ -89,24 +86,18 @@ class _Price:
         mine = self.weight(limits)
         if self.reached is None:
             return mine
-        reached = worth(self.reached.saves_ms, bound=self.reached.bound, weight=limits.bound_weight)
-        return max(min(mine, reached), self.measured_ms)
+        return min(mine, worth(self.reached.saves_ms, bound=self.reached.bound, weight=limits.bound_weight))
 
     @property
     def vague(self) -> tuple[bool, bool]:
         """Return whether it is the most that can be saved, and whether it names no call of the user's."""
         bound = self.bound if self.reached is None else self.reached.bound
-        return bound and not self.measured_ms, not self.finding.call
+        return bound, not self.finding.call
 
 
 def _prices(
-    facts: Facts, findings: Sequence[Finding], measured: Sequence[tuple[str, float]] = ()
+    facts: Facts, findings: Sequence[Finding], measured_ms: Mapping[BottleneckClass, float] | None = None
 ) -> list[_Price]:
-    measured_ms: dict[BottleneckClass | None, float] = {}
-    for code, saves_ms in measured:
-        if not FINDING_CODES[code].within_others:
-            group = FINDING_CODES[code].bottleneck_class
-            measured_ms[group] = max(saves_ms, measured_ms.get(group, 0.0))
     best: dict[BottleneckClass, _Price] = {}
     for finding in findings:
         group = finding.bottleneck_class
@@ -125,12 +116,18 @@ def _prices(
             bound=answer.bound if same and answer is not None else False,
             question=answer.question if same and answer is not None else None,
             reached=_reached(facts, group),
-            measured_ms=measured_ms.get(group, 0.0),
             behind_breaks=broken,
         )
         if group not in best or price.cost_ms > best[group].cost_ms:
             best[group] = price
-    return list(best.values())
+    return [_as_measured(price, (measured_ms or {}).get(group, 0.0)) for group, price in best.items()]
+
+
+def _as_measured(price: _Price, saves_ms: float) -> _Price:
+    """Put what the best fix of a class was measured to save in place of less that is known of it."""
+    if saves_ms <= price.rank(_Limits()):
+        return price
+    return replace(price, cost_ms=saves_ms, bound=False, reached=None, behind_breaks=False)
 
 
 def _named_in_place_of(price: _Price, findings: Sequence[Finding]) -> _Price:
@@ -298,6 +295,8 @@ class _Case:
     """What faster kernels save."""
     fixes: Sequence[tuple[str, float]] = ()
     """Of each fix whose saving is known: the finding that it answers, and that saving in ms."""
+    measured_ms: Mapping[BottleneckClass, float] = field(default_factory=dict)
+    """What the best fix of a class was measured to save."""
 
     def fix_ms(self, group: BottleneckClass, first: _Price | None) -> float:
         """Return what the best fix of a class saves.
@@ -354,7 +353,8 @@ class _Case:
         prices = self.ordered(limits)
         first = prices[0] if prices else None
         mostly = self.work > limits.mostly
-        kernels_ms = max(self.kernels_ms, self.fix_ms(BottleneckClass.COMPUTE, first))
+        group = BottleneckClass.COMPUTE
+        kernels_ms = max(self.kernels_ms, self.fix_ms(group, first), self.measured_ms.get(group, 0.0))
         if first is not None and not (mostly and kernels_ms > first.rank(limits)):
             share = first.cost_ms / self.facts.true_ms
             if share >= max(NEGLIGIBLE_SHARE, self._least(first, limits)):
@@ -432,13 +432,16 @@ def decide(
     """
     if facts.true_ms <= 0:
         return _not_judged(quality)
+    measured_ms: dict[BottleneckClass, float] = {}
+    for code, saves_ms in measured:
+        group = FINDING_CODES[code].bottleneck_class
+        if group is not None and not FINDING_CODES[code].within_others:
+            measured_ms[group] = max(saves_ms, measured_ms.get(group, 0.0))
+    prices = _prices(facts, findings, measured_ms)
     case = _Case(
         facts=facts,
-        prices=[
-            price
-            for price in _prices(facts, findings, measured)
-            if price.bottleneck_class is not BottleneckClass.COMPUTE
-        ],
+        prices=[price for price in prices if price.bottleneck_class is not BottleneckClass.COMPUTE],
+        measured_ms=measured_ms,
         work=_work_share(facts),
         kernels_ms=_kernel_price_ms(facts, findings),
         fixes=fixes,

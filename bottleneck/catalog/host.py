@@ -206,8 +206,8 @@ writer.join()  # before the next one, or at the end""",
         title="Do for all at once what a loop does one by one",
         named="Do for all at once what {call} does one by one",
         addresses=("BN904",),
-        what_to_change="It goes through tensors, samples or nodes in a Python loop, with a few small operations in"
-        " each round. Weights and their averages are lists of tensors: torch._foreach_ functions handle all of a"
+        what_to_change="The call goes through tensors, samples or nodes in a Python loop, with a few small operations"
+        " in each round. Weights and their averages are lists of tensors: torch._foreach_ functions handle all of a"
         " list in a few launches. Samples, priorities and nodes of a tree fit into arrays: NumPy or torch handle"
         " a whole batch in one operation per level.",
         when=seen("host.extra_loop", "==", True, "a Python loop is most of it"),
@@ -215,7 +215,7 @@ writer.join()  # before the next one, or at the end""",
         bound_weight=_LOOP_WEIGHT,
         basis="the step without it; the same work in a few operations takes time, too",
         risk=Risk.NEEDS_REVIEW,
-        may_break="Where two rounds change the same place, the order counts: of equal indices in an array one stays.",
+        may_break="Rounds that change the same place: where an index occurs twice, only one of its values is kept.",
         code="""\
 import torch
 

@@ -221,6 +221,7 @@ def _suggest(
         may_break=fix.may_break,
         undo=fix.undo,
         verify=fix.verify,
+        leaves_out=fix.leaves_out,
         can_try=fix.can_try and all(name in options for name, each in fix.options.items() if each.needed),
         unknown=unknown,
         sources=fix.sources,

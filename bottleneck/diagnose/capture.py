@@ -16,6 +16,7 @@ from ..model.diagnosis import Capture
 from ..model.run import BUSY_THREAD, Run, SourceSite
 from ..model.words import percent
 from ..runs.asking import TRIALS
+from ..timeline.steps.drift import growth_note
 from .reading import Reading
 
 
@@ -74,6 +75,8 @@ def notes_of(
     `several` ranks were run, and `timed` of them not traced. Lines in `told` have a finding of their own.
     """
     notes = list(reading.basis.notes)
+    if reading.basis.growth_ms is not None:
+        notes.append(growth_note(reading.basis.growth_ms, reading.rank.stacks))
     if several > 1:
         only = f", {timed} of them only timed" if timed else ""
         notes.append(

@@ -105,7 +105,7 @@ def diagnose_paths(
         findings,
         judge(facts),
         fixes=known_savings(matched),
-        measured=[(s.finding, brings_ms(s, step.true_ms)) for s in tried if s.helps],
+        measured=[(s.finding, brings_ms(s, step.true_ms)) for s in tried if s.helps and not s.leaves_out],
     )
     codes = {finding.code for finding in findings if not finding.note}
     suggestions = verdicts_own_first(tried, verdict, codes, step.true_ms)

@@ -127,8 +127,7 @@ def by_measurement(
     first = {s.fix: i for i, s in enumerate(joined)}
     idle = {fix for fix, row in rows.items() if row.idle}
     led = instead_of(joined)
-    # What has to stay is not gained by leaving it out.
-    proven = {s.fix for s in joined if s.helps and not by_id(s.fix).leaves_out}
+    proven = {s.fix for s in joined if s.helps}
     joined.sort(
         key=lambda s: (
             _place(s, true_ms),

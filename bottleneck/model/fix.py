@@ -315,6 +315,8 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     may_break: str = ""
     undo: str = ""
     verify: str = ""
+    leaves_out: bool = False
+    """It does without something that may be needed."""
     can_try: bool = False
     unknown: tuple[str, ...] = ()
     """Conditions that could not be checked on this run."""
@@ -339,12 +341,13 @@ def instead_of(suggestions: Iterable[Suggestion]) -> dict[str, str]:
     """Return the fixes that are predicted to remove what an earlier one removes, each with that one.
 
     Their prediction is the same answer of the replay, so it is the same number, and it is gained once. What
-    was measured has a figure of its own, and leads others only if it helps.
+    was measured has a figure of its own, and leads others only if it helps. What leaves something out leads
+    none: that may have to stay, and can then be done in less time.
     """
     first: dict[float, str] = {}
     led: dict[str, str] = {}
     for each in suggestions:
-        if each.predicted_ms is None or each.note or each.helps is False:
+        if each.predicted_ms is None or each.note or each.helps is False or each.leaves_out:
             continue
         leader = first.setdefault(each.predicted_ms, each.fix)
         if leader != each.fix and each.helps is None:

@@ -40,6 +40,7 @@ from .seen_calls import SeenCall, most_of, ns_of, sites_of, user_place
 from .values import Values, digest
 
 _TO_BE_CHANGED = ("clone", "deepcopy")
+"""Functions that make a plain copy."""
 _MOST_FUNCTIONS = 20_000
 """Calls of them that are looked at: each takes about 0.1 ms."""
 

@@ -53,8 +53,8 @@ SPOILED = 3
 if TYPE_CHECKING:
     from ...model.run import SourceSite
 
-    Steps = Generator[None, bool, Any]
-    """Runs steps: resumed at each step's end with whether that step is no ordinary one."""
+    Steps = Generator[None, tuple[bool, bool], Any]
+    """Runs steps: resumed at each step's end with whether that step held a validation, and a compilation."""
 
 
 class TrialFailedError(Exception):
@@ -132,13 +132,12 @@ class TrialWindow:
             compiled: the step held a compilation.
         """
         self._blocks.stepped()
-        odd = self._blocks.spoils(validation=validation, compiled=compiled)
         try:
             if self.failing and self._alone:
                 text, self.failing = self.failing, ""
                 self._steps.throw(TrialFailedError(text))
             else:
-                self._steps.send(odd)
+                self._steps.send((validation, compiled))
         except StopIteration:
             return True
         return False
@@ -150,16 +149,21 @@ class TrialWindow:
         left out: the state is put back at the end of the step anyway.
         """
         self._look(event, args)
-        if not self._on:
-            return call(*args, **kwargs)
+        on = self._on
         try:
-            return call(*args, **kwargs)
+            out = call(*args, **kwargs)
         except StopIteration:
             raise
         except Exception as error:
+            if not on:
+                raise
             self.fails(error)
             if event is BACKWARD and not kwargs.get("accumulate_grad", False):
                 raise
+        else:
+            if event is FETCH and torch.is_grad_enabled():
+                self._blocks.fetched(self._loader_of(args[0]))
+            return out
         # The error is gone, and with it what its frames held: memory that may have been too little.
         if event is BACKWARD:
             self._fill_gradients()
@@ -314,6 +318,12 @@ class TrialWindow:
     def _measure(self, wishes: tuple[TryWish, ...], *, enough: float, until: float) -> Steps:
         program = self._program()
         yield from self._foresee_all(program, wishes)
+        steps = self._blocks.length(
+            program.loader,
+            once_a_pass=any(patch.acts_once_a_pass for patch in self._patches),
+            seconds=max(until - monotonic(), OVERTIME * self._request.seconds),
+            alone=self._alone,
+        )
         losses: list[float | None] = []
         losses_without: list[float | None] = []
         compared = not self._no_losses and not any(w.moves_samples for w in wishes)
@@ -326,9 +336,6 @@ class TrialWindow:
         # While the first steps were repeated, workers have filled their queue.
         yield from self._settle(max(self._settle_steps(program), self._queued()))
         evidence = self._alike(self._evidence)
-        once = any(patch.acts_once_a_pass for patch in self._patches)
-        left = until - monotonic()
-        steps = self._blocks.length(program.loader, once_a_pass=once, seconds=left, of_all=self._of_all)
         without, with_it = yield from self._turns(program, steps=steps, enough=enough, until=until)
         return TriedFix(
             fix=wishes[0].wish.fix,
@@ -460,17 +467,15 @@ class TrialWindow:
 
     def _block(self, steps: int) -> Steps:
         """Time so many steps, fewer where they take far longer; waits for the device at its edges."""
-        odd = False
         _synchronise()
         began = perf_counter()
-        count = 0
-        while count < steps:
-            odd |= yield
-            count += 1
-            if self._alone and self._blocks.may_end(count, perf_counter() - began):
+        kinds: list[tuple[bool, bool]] = []
+        while len(kinds) < steps:
+            kinds.append((yield))
+            if self._alone and self._blocks.may_end(len(kinds), perf_counter() - began):
                 break
         _synchronise()
-        return (perf_counter() - began) / count, odd
+        return (perf_counter() - began) / len(kinds), self._blocks.is_spoilt(kinds)
 
     def _settle(self, steps: int) -> Steps:
         for _ in range(max(self._of_all(steps))):
@@ -531,7 +536,6 @@ class TrialWindow:
             self._note_loss(args[0])
         elif event is FETCH and torch.is_grad_enabled():
             self._iterator = weakref.ref(args[0])
-            self._blocks.fetched()
         elif event is SCALER:
             self._scaler = args[0]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from statistics import median_low
+from statistics import median_high
 from typing import Any
 
 import torch
@@ -164,10 +164,14 @@ _TELLS_PYTHON = {
     "equal", "allclose",
 }  # fmt: skip
 _WRITES = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
-_CALLS = 20_000
-"""Of a step, that are told apart."""
+_CALLS = 5_000
+"""Of a step, that are told apart: each has a bit in a number."""
 _NODES = 5_000
 """Of a graph, looked through before a call counts as one that needs the round before."""
+
+
+_Kind = tuple[object, Hashable]
+"""The place of a call, and the sizes of what it is given."""
 
 
 @dataclass(slots=True)
@@ -175,8 +179,39 @@ class _Group:
     """Calls at one place, one after the other, that need none of each other."""
 
     bits: int = 0
-    numbers: set[int | None] = field(default_factory=set)
-    """Of the nodes that they have made."""
+    numbers: set[int] = field(default_factory=set)
+    """Of the nodes that they have made, which grow with time."""
+    first: int = 0
+    """The least of these."""
+    is_known: bool = True
+    """Each of them has made a node."""
+    others: set[int] = field(default_factory=set)
+    """Nodes with none of these behind them: they were there before."""
+
+    def add(self, bit: int, number: int | None) -> None:
+        """Take a call in."""
+        self.bits |= bit
+        if number is None:
+            self.is_known = False
+            return
+        self.first = min(self.first, number) if self.numbers else number
+        self.numbers.add(number)
+
+    def is_behind(self, x: torch.Tensor) -> bool:
+        """Return whether the graph behind a tensor has a node of theirs."""
+        nodes: list[Any] = [x.grad_fn]
+        left = _NODES
+        while nodes:
+            node = nodes.pop()
+            if node is None or (its := int(node._sequence_nr())) < self.first or its in self.others:
+                continue
+            left -= 1
+            if its in self.numbers or not left:
+                self.others.clear()
+                return True
+            self.others.add(its)
+            nodes += [each for each, _ in node.next_functions]
+        return False
 
 
 class Flow:
@@ -192,7 +227,7 @@ class Flow:
         """Tensor -> from which calls that may be rounds of a loop, a bit for each of `_count`."""
         self._last: dict[object, tuple[tuple[weakref.ref[torch.Tensor], ...], _Group]] = {}
         """Place -> what its last call was given, and that call by itself."""
-        self._groups: defaultdict[object, list[_Group]] = defaultdict(list)
+        self._groups: defaultdict[_Kind, list[_Group]] = defaultdict(list)
 
     def clear(self) -> None:
         """A step begins, or has ended."""
@@ -201,20 +236,20 @@ class Flow:
         for known in (self._from, self._last, self._groups):
             known.clear()
 
-    def together(self) -> dict[object, int]:
-        """Return by place how many calls in a row needed none of each other; the median."""
+    def together(self) -> dict[_Kind, int]:
+        """Return by kind how many calls in a row needed none of each other; the median."""
         return {
-            place: median_low(group.bits.bit_count() for group in groups)
-            for place, groups in self._groups.items()
+            kind: median_high(group.bits.bit_count() for group in groups)
+            for kind, groups in self._groups.items()
         }
 
-    def note(self, name: str, given: tuple[Any, ...], out: Any, place: object = None) -> None:
-        """A call has been made; `place` where it may be one of the rounds of a loop."""
+    def note(self, name: str, given: tuple[Any, ...], out: Any, kind: _Kind | None = None) -> None:
+        """A call has been made; its `kind` where it may be a round of a loop."""
         origin = 0
         for each in tensors_of(given):
             origin |= self._origin(each)
-        if place is not None and self._count < _CALLS:
-            origin |= self._join(place, given, origin, _number(tensors_of(out)))
+        if kind is not None and self._count < _CALLS:
+            origin |= self._join(kind, given, origin, _number(tensors_of(out)))
         if not origin:
             return
         if name in _TELLS_PYTHON:
@@ -224,22 +259,22 @@ class Flow:
         for each in tensors_of((out, changed)):
             self._from[id(each)] = weakref.ref(each), origin
 
-    def _join(self, place: object, given: tuple[Any, ...], origin: int, number: int | None) -> int:
-        """Add a call to those before it at its place, unless it needs one of them; return its bit."""
+    def _join(self, kind: _Kind, given: tuple[Any, ...], origin: int, number: int | None) -> int:
+        """Add a call to those before it of its kind, unless it needs one of them; return its bit."""
         self._count += 1
-        call, groups = _Group(1 << self._count, {number}), self._groups[place]
+        bit, groups, call = 1 << self._count, self._groups[kind], _Group()
         if not groups or self._needs(groups[-1], tensors_of(given), origin):
             groups.append(_Group())
-        groups[-1].bits |= call.bits
-        groups[-1].numbers |= call.numbers
-        self._last[place] = tuple(map(weakref.ref, tensors_of(given))), call
-        return call.bits
+        for group in (groups[-1], call):
+            group.add(bit, number)
+        self._last[kind[0]] = tuple(map(weakref.ref, tensors_of(given))), call
+        return bit
 
     def _needs(self, calls: _Group, given: Iterable[torch.Tensor], origin: int) -> bool:
         """Return whether something is made from what these calls have made, or may be."""
-        if None in calls.numbers or (self._told | origin) & calls.bits:
+        if not calls.is_known or (self._told | origin) & calls.bits:
             return True
-        return any(_reaches(x, calls.numbers) for x in given)
+        return any(map(calls.is_behind, given))
 
     def before(self, place: object, count: int, together: int) -> Round | None:
         """Return what is known of the call before at a place.
@@ -249,7 +284,7 @@ class Flow:
             count: calls of this kind that it makes in a step.
             together: how many of its calls in a row need none of each other.
         """
-        if place not in self._last:
+        if place not in self._last or self._count >= _CALLS:
             return None
         given, call = self._last[place]
         return Round(count, together, given, lambda x: self._needs(call, [x], self._origin(x)))
@@ -263,19 +298,3 @@ def _number(made: Iterable[torch.Tensor]) -> int | None:
     """Return the number of the node that made them, which grows with time; None where none did."""
     node = next((each.grad_fn for each in made if each.grad_fn is not None), None)
     return None if node is None else int(node._sequence_nr())
-
-
-def _reaches(x: torch.Tensor, numbers: set[int | None]) -> bool:
-    """Return whether the graph behind a tensor has a node of these numbers."""
-    nodes: list[Any] = [x.grad_fn]
-    seen: set[Any] = set()
-    least = min(number for number in numbers if number is not None)
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen or (its := int(node._sequence_nr())) < least:
-            continue
-        if its in numbers or len(seen) > _NODES:
-            return True
-        seen.add(node)
-        nodes += [each for each, _ in node.next_functions]
-    return False

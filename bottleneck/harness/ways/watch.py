@@ -144,8 +144,8 @@ class WayWatch:
         self._rounds: Counter[tuple[_Place, Hashable]] = Counter()
         """Calls of the first step by place and sizes."""
         self._flow = Flow()
-        self._together: dict[object, int] = {}
-        """By place, how many calls in a row of the first step need none of each other."""
+        self._together: dict[tuple[object, Hashable], int] = {}
+        """By place and sizes, how many calls in a row of the first step need none of each other."""
         self._outputs: dict[int, _Output] = {}
         self._before: dict[int, tuple[Callable[[], torch.Tensor | None], int]] = {}
         """What calls were given in the first step, with its version."""
@@ -246,7 +246,7 @@ class WayWatch:
         if self._tries:
             with record_function(noted.mark):
                 out = call_from(caller, function, args, kwargs)
-            self._flows(function, args, kwargs, out, noted.place)
+            self._flows(function, args, kwargs, out, noted)
         else:
             torch_private.wait_for_device()
             since_ns = perf_counter_ns()
@@ -254,7 +254,7 @@ class WayWatch:
             torch_private.wait_for_device()
             noted = replace(noted, ns=perf_counter_ns() - since_ns)
             self._spent_ns[noted.place] += noted.ns + noted.before_ns
-            self._flows(function, args, kwargs, out, noted.place)
+            self._flows(function, args, kwargs, out, noted)
         try:
             self._keep(out, noted)
         except Exception:  # as above
@@ -262,13 +262,14 @@ class WayWatch:
         return out
 
     def _flows(
-        self, function: Callable[..., Any], args: Any, kwargs: Any, out: Any, place: _Place | None = None
+        self, function: Callable[..., Any], args: Any, kwargs: Any, out: Any, noted: _Output | None = None
     ) -> None:
         if not self._looks():
             return
         since_ns = perf_counter_ns()
         try:
-            self._flow.note(getattr(function, "__name__", ""), (args, kwargs), out, place)
+            kind = None if noted is None else (noted.place, _sizes(noted.call))
+            self._flow.note(getattr(function, "__name__", ""), (args, kwargs), out, kind)
         except Exception:  # as in `_see`
             self._is_sound = False
         self._flow_ns += perf_counter_ns() - since_ns
@@ -298,8 +299,8 @@ class WayWatch:
             return None
         call, place = Call(function, name, args, kwargs, self._stays), (name, frame.f_code, frame.f_lasti)
         if self._tries:
-            together = self._together.get(place, 1)
-            before = self._flow.before(place, self._rounds[place, _sizes(call)], together)
+            kind = place, _sizes(call)
+            before = self._flow.before(place, self._rounds[kind], self._together.get(kind, 1))
             call = replace(call, before=before)
         self._calls += 1
         mark = f"{_MARK}{self._calls}"

@@ -201,7 +201,7 @@ def headline(diagnosis: Diagnosis) -> str:
     verdict = diagnosis.verdict
     text = sentence(verdict.headline).removeprefix(f"{verdict.bottleneck_class.value}: ")
     word = text.split(" ", 1)[0]
-    return text if word.endswith("()") else text[:1].upper() + text[1:]
+    return text if word.endswith(")") or "." in word else text[:1].upper() + text[1:]
 
 
 def step_line(diagnosis: Diagnosis) -> str:

@@ -8,7 +8,7 @@ of the loss, that of those in the forward for a line of the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -32,6 +32,7 @@ _HOST_TIMES = frozenset({"", "forward"})
 """Phases in which the host's time is that of the lines that are sampled."""
 _ONE_CALL = 0.8
 """Share of a line's time in one call, or of a loop's in one line, that makes the name of that its own."""
+_GENERATOR = "<genexpr>"
 
 Pricer = Callable[["Branch"], "tuple[float, bool] | None"]
 """Returns what the step saves without a branch, ms, and whether that is a bound; None if unknown."""
@@ -251,21 +252,35 @@ def _children(branch: Branch, true_ms: float, price: Pricer, left: list[int]) ->
 
 
 def _node(branch: Branch, true_ms: float, price: Pricer, left: list[int]) -> CodeNode:
-    below = branch.branches()
-    if below and below[0].frame is not None and branch.frame is not None:
-        same = (below[0].frame.file, below[0].frame.function) == (branch.frame.file, branch.frame.function)
-        if same and below[0].total_ms >= _ONE_CALL * branch.total_ms:
-            # A loop of one line, with what its head takes.
-            inner, of_loop = below[0], branch
-            return _made(inner, of_loop, true_ms, price, _children(inner, true_ms, price, left))
-    return _made(branch, branch, true_ms, price, _children(branch, true_ms, price, left))
+    named = branch
+    for inner in _by_other_names(branch):
+        named = inner
+    return _made(named, branch, true_ms, price, _children(named, true_ms, price, left))
+
+
+def _by_other_names(branch: Branch) -> Iterator[Branch]:
+    """Yield a loop's one line, which has the name of both; and of `sum()` what its expression calls."""
+    in_loop = False
+    while below := branch.branches():
+        outer, inner = branch.frame, below[0].frame
+        if outer is None or inner is None or outer.file != inner.file:
+            return
+        if inner.function != _GENERATOR:
+            if in_loop or inner.function != outer.function:
+                return
+            in_loop = True
+        if below[0].total_ms < _ONE_CALL * branch.total_ms:
+            return
+        branch = below[0]
+        yield branch
 
 
 def _made(
     named: Branch, priced: Branch, true_ms: float, price: Pricer, children: tuple[CodeNode, ...]
 ) -> CodeNode:
-    frame = named.frame
+    frame, around = named.frame, priced.frame
     assert frame is not None
+    assert around is not None
     found = price(priced)
     return CodeNode(
         name=named.call or frame.function,
@@ -277,7 +292,7 @@ def _made(
         samples=priced.samples,
         file=frame.file,
         line=frame.line,
-        function=frame.function,
+        function=around.function,
         call=named.call,
         callee="evaluation" if priced.evaluates else named.callee,
         leaves_out=":".join(priced.leaves_out or ()) if priced.role == "extra" else "",

@@ -20,7 +20,7 @@ from ...model.run import LoaderFacts, Run, StepTable, Stretch, Window
 from ...model.words import ms
 from ...stats import TypicalStep, mad_spread, mean_interval, typical_step
 from .clock import step_times
-from .drift import find_drift, growth_notes
+from .drift import find_drift, growth
 from .rare import FORWARDS, RareWork, find_rare
 from .starts import WorkerStarts, without_starts
 from .traced import Steps
@@ -48,6 +48,8 @@ class StepBasis:
     """Additional work of some steps; its price is part of the step time."""
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    growth_ms: tuple[float, float] | None = None
+    """How long the first and the last steps took, where steps grow."""
     doubts: tuple[Doubt, ...] = ()
     """Stretches of the baseline that do not agree."""
 
@@ -197,7 +199,8 @@ def _with_rare(
         varies=typical.varies,
         rare=rare,
         problems=tuple(problems),
-        notes=(note, *growth_notes(ordinary)),
+        notes=(note,),
+        growth_ms=growth(ordinary),
         doubts=doubts,
     )
 
@@ -300,7 +303,8 @@ def _find(
             kept=typical.kept,
             varies=typical.varies,
             problems=tuple(problems),
-            notes=(*_left_out(typical, times, window.steps), *growth_notes(_kept_ms(times, typical.kept))),
+            notes=_left_out(typical, times, window.steps),
+            growth_ms=growth(_kept_ms(times, typical.kept)),
             doubts=doubts,
         )
     if given_ms is not None or profiled_ms is not None:

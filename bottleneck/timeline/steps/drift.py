@@ -8,16 +8,19 @@ harness has set a stretch aside, because the profiler may have changed it. And a
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...model.doubt import Doubt, DoubtCode
 from ...model.finding import NEGLIGIBLE_SHARE
-from ...model.run import Stretch
+from ...model.run import StackFrame, Stacks, Stretch
 from ...model.words import ms, percent
 from ...stats import TypicalStep
+from .loop_lines import MAIN_SHARE
 
 _BLOCKS = 6
 """Of steps in their order, each of which takes longer than the one before where steps grow: by chance one of
@@ -25,6 +28,8 @@ _BLOCKS = 6
 _FEWEST_IN_BLOCK = 8
 _LEAST_GROWTH = 0.05
 """From the first block to the last: less is what a machine that warms up does."""
+_LEAST_SEEN = 0.5
+"""Of what steps have grown, in the steps whose stacks were sampled."""
 
 _WHERE = {"between": "after the trace", "after": "after the captures"}
 
@@ -82,17 +87,61 @@ def rising_blocks(times: NDArray[np.float64]) -> list[float]:
     return blocks if blocks == sorted(set(blocks)) else []
 
 
-def growth_notes(times_ms: NDArray[np.float64]) -> tuple[str, ...]:
-    """Say by how much steps grow; nothing where they do not.
+def growth(times_ms: NDArray[np.float64]) -> tuple[float, float] | None:
+    """Return how long the first and the last steps took where steps grow, ms; None where they do not.
 
     Args:
         times_ms: of the steps that count, in their order.
     """
     blocks = rising_blocks(times_ms)
-    if not blocks or blocks[-1] < (1 + _LEAST_GROWTH) * blocks[0]:
-        return ()
+    return (blocks[0], blocks[-1]) if blocks and blocks[-1] >= (1 + _LEAST_GROWTH) * blocks[0] else None
+
+
+def growth_note(grown: tuple[float, float], stacks: Stacks | None) -> str:
+    """Say by how much steps grow, and which line does most of that, if samples of the stack tell."""
+    most = _grown_most(stacks, grown[1] - grown[0]) if stacks is not None else None
+    line = ""
+    if most is not None:
+        frame, early_ms, late_ms = most
+        where = f"{Path(frame.file).name}:{frame.line}"
+        line = (
+            f" In samples of the stack `{frame.call or frame.function}` at {where} grew most, from"
+            f" {ms(early_ms)} to {ms(late_ms)} a step."
+        )
     return (
-        f"Steps grow: the first of those that were timed took {ms(blocks[0])}, the last {ms(blocks[-1])}, and"
-        " they became longer all the way. `bottleneck watch` runs the script to its end, and tells whether"
-        " that goes on, and what grows with it.",
+        f"Steps grow, from {ms(grown[0])} in the first that were timed to {ms(grown[1])} in the last.{line}"
+        " `bottleneck watch` tells whether that goes on, and what grows."
     )
+
+
+def _grown_most(stacks: Stacks, grown_ms: float) -> tuple[StackFrame, float, float] | None:
+    """Return the line that takes most more in the later steps, ms per step in the earlier ones and in them.
+
+    None where none has a good part of what they all take more, or that is little of what steps have grown.
+    """
+    if len(stacks.step_ms) < 2:
+        return None
+    begins = _later_begin(np.asarray(stacks.step_ms))
+    spent: defaultdict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    steps = begins, len(stacks.step_ms) - begins
+    for step, stack, us in zip(stacks.step, stacks.stack, stacks.us, strict=True):
+        if stacks.stacks[stack]:
+            late = step >= begins
+            spent[stacks.stacks[stack][-1]][late] += us / 1e3 / steps[late]
+    more_ms = {frame: late - early for frame, (early, late) in spent.items()}
+    total_ms, frame = sum(more_ms.values()), max(more_ms, key=lambda each: more_ms[each], default=None)
+    if frame is None or more_ms[frame] < MAIN_SHARE * total_ms or total_ms < _LEAST_SEEN * grown_ms:
+        return None
+    early_ms, late_ms = spent[frame]
+    return stacks.frames[frame], early_ms, late_ms
+
+
+def _later_begin(times_ms: NDArray[np.float64]) -> int:
+    """Return from which step on they differ most from those before: with the greatest variance between them.
+
+    As N. Otsu, "A threshold selection method from gray-level histograms", 1979, splits a histogram.
+    """
+    before = np.arange(1, len(times_ms))
+    sums = np.cumsum(times_ms)
+    early, late = sums[:-1] / before, (sums[-1] - sums[:-1]) / (len(times_ms) - before)
+    return int(before[np.argmax(before * (len(times_ms) - before) * (late - early) ** 2)])

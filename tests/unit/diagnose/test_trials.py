@@ -89,7 +89,8 @@ def test_behind_one_that_was_tried_other_ways_to_its_gain_come_after_all_other_g
 
 
 def test_behind_what_was_left_out_and_may_have_to_stay_comes_how_to_do_it_in_less_time() -> None:
-    given = [suggestion("FX504", 70.0), suggestion("FX532", 70.0, bound=True), suggestion("FX360", 95.0)]
+    left_out = msgspec.structs.replace(suggestion("FX504", 70.0), leaves_out=True)
+    given = [left_out, suggestion("FX532", 70.0, bound=True), suggestion("FX360", 95.0)]
     assert order(given, tried(measured("FX504", 1.4))) == ["FX504", "FX532", "FX360"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import weakref
 from pathlib import Path
@@ -28,7 +29,15 @@ SCATTER = 0.02  # of a step's time
 
 
 class Batches:
+    """Passes of a loader: the fetch behind the last batch gives none."""
+
+    given = 0
+
     def __next__(self) -> int:
+        if TRAINING.loader and self.given == len(TRAINING.loader):
+            self.given = 0
+            raise StopIteration
+        self.given += 1
         return 0
 
 
@@ -45,7 +54,8 @@ class Training:
         self.seconds = SLOW_S
         self.loader: range | None = None
         self.batches = Batches()
-        self.pass_seconds = 0.0
+        self.pass_seconds = self.validation_seconds = 0.0
+        self.validates_every = 1
         self.forward = nn.Module.__call__
 
     @staticmethod
@@ -56,7 +66,10 @@ class Training:
     def step(self, window: TrialWindow) -> bool:
         self.steps += 1
         if self.loader:
-            window.guard(FETCH, next, (self.batches,), {})
+            with contextlib.suppress(StopIteration):
+                window.guard(FETCH, next, (self.batches,), {})
+            if self.batches.given == 0:
+                window.guard(FETCH, next, (self.batches,), {})
         self.optimizer.zero_grad()
         loss = window.guard(FORWARD, lambda *a, **k: self.forward(*a, **k), (self.net, torch.randn(8, 4)), {})
         loss = loss.square().mean()
@@ -67,7 +80,9 @@ class Training:
             return window.cut(validation=False, compiled=False)
         last = self.steps % len(self.loader) == 0
         self.clock_s += self.pass_seconds * last
-        return window.cut(validation=last, compiled=False)
+        validates = last and self.steps // len(self.loader) % self.validates_every == 0
+        self.clock_s += self.validation_seconds * validates
+        return window.cut(validation=validates, compiled=False)
 
 
 TRAINING = Training()
@@ -280,6 +295,7 @@ def test_what_took_all_the_time_to_switch_on_is_timed_until_it_may_decide(
 ) -> None:
     row = only(run(monkeypatch, tmp_path, kind))
     assert (row.state, len(row.with_ms)) == ("measured", pairs)
+    assert row.steps == 15, "as many as in a trial that has all the time"
 
 
 class KeepsWorkers(Useless):
@@ -301,11 +317,23 @@ def test_what_acts_once_in_a_pass_is_timed_over_whole_passes(
     TRAINING.loader, TRAINING.pass_seconds = range(steps), steps * SLOW_S
     row = only(run(monkeypatch, tmp_path, kind, seconds=60.0))
     per_step = 1e3 * (SLOW_S + TRAINING.pass_seconds / steps)
+    assert (row.steps % steps == 0) == (kind is KeepsWorkers or steps == 3)
     if kind is KeepsWorkers or steps == 3:
-        assert row.steps % steps == 0
         assert row.without_ms == pytest.approx([per_step] * len(row.without_ms), rel=SCATTER)
     if kind is KeepsWorkers:
         assert row.with_ms == pytest.approx([5 / 8 * per_step] * len(row.with_ms), rel=SCATTER)
+
+
+@pytest.mark.parametrize("every", [1, 7, 13])
+def test_a_validation_after_some_passes_only_spoils_a_block(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, every: int
+) -> None:
+    TRAINING.loader, TRAINING.validation_seconds, TRAINING.validates_every = range(5), 1.0, every
+    row = only(run(monkeypatch, tmp_path, Useless, seconds=60.0))
+    ratio = ratio_in_turns(row.without_ms, row.with_ms, [row.without_ms])
+    assert ratio is not None and ratio.low is not None and ratio.high is not None
+    assert ratio.high / ratio.low < 1.1
+    assert min(row.without_ms) == pytest.approx(220.0 if every == 1 else 20.0, rel=2 * SCATTER)
 
 
 def test_what_acts_once_in_a_pass_needs_the_time_for_some(

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from torch_bottleneck.model.doubt import DoubtCode
-from torch_bottleneck.model.run import Run, StepTable, Stretch, Window
+from torch_bottleneck.model.run import Run, StackFrame, Stacks, StepTable, Stretch, Window
 from torch_bottleneck.timeline.steps.basis import find_basis
-from torch_bottleneck.timeline.steps.drift import growth_notes
+from torch_bottleneck.timeline.steps.drift import growth, growth_note
 
 Place = tuple[str, float, bool]
 
@@ -97,16 +97,58 @@ def test_steps_that_grow_are_told_with_what_to_run(per_step_ms: float, evaluates
         steps.validation[:] = [i % 40 == 20 for i in range(120)]
         steps.wall_ms[20::40] = [200.0, 200.0, 200.0]
     basis = find_basis(Run(windows=[Window(name="baseline", status="ok", steps=steps)]), None, given_ms=None)
-    told = [note for note in basis.notes if "Steps grow" in note]
-    assert len(told) == (per_step_ms > 0)
+    assert (basis.growth_ms is not None) == (per_step_ms > 0)
     if per_step_ms == 0.1:
-        assert "`bottleneck watch`" in told[0]
-        assert "took 10.9 ms, the last 21" in told[0]
+        assert basis.growth_ms is not None
+        told = growth_note(basis.growth_ms, None)
+        assert "`bottleneck watch`" in told
+        assert "Steps grow, from 10.9 ms in the first that were timed to 21" in told
+
+
+JOINS, TRAINS = (
+    StackFrame(file="/me/train.py", line=k, call=name) for k, name in ((9, "cat()"), (12, "fit()"))
+)
+
+
+def sampled(*steps: tuple[float, float]) -> Stacks:
+    """Return stacks of steps with so many ms in two lines each."""
+    spent = [(step, line, ms) for step, its in enumerate(steps) for line, ms in enumerate(its)]
+    return Stacks(
+        frames=[JOINS, TRAINS],
+        stacks=[[0], [1]],
+        phases=[""],
+        step_ms=[sum(its) for its in steps],
+        step=[step for step, _, _ in spent],
+        stack=[line for _, line, _ in spent],
+        phase=[0] * len(spent),
+        after=[0] * len(spent),
+        us=[round(1e3 * ms) for *_, ms in spent],
+        counts=[1] * len(spent),
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "line"),
+    [
+        ([(1.0, 20.0), (2.0, 20.0), (9.0, 20.0), (10.0, 20.0)], "`cat()` at train.py:9 grew most"),
+        ([(1.0, 20.0), (2.0, 20.0), (9.0, 29.0), (10.0, 30.0)], "`fit()` at train.py:12 grew most"),
+        ([(5.0, 20.0), (5.0, 20.0), (5.0, 20.0), (5.0, 20.0)], ""),
+        ([(5.0, 20.0), (4.0, 18.0)], ""),
+        ([(5.0, 20.0), (7.0, 20.0)], ""),
+        ([(5.0, 20.0)], ""),
+        ([], ""),
+    ],
+)  # fmt: skip
+def test_the_line_that_grows_most_is_named(steps: list[tuple[float, float]], line: str) -> None:
+    told = growth_note((10.0, 20.0), sampled(*steps))
+    assert line in told
+    assert ("from 1.50 ms to 9.50 ms a step" in told) == ("cat()" in line)
+    assert ("grew most" in told) == bool(line)
 
 
 def test_steps_that_only_scatter_are_not_said_to_grow() -> None:
     accused = 0
     for seed in range(200):
         times = np.random.default_rng(seed).normal(10.0, 1.0, 60)
-        accused += bool(growth_notes(times))
+        accused += growth(times) is not None
     assert accused <= 1

@@ -615,6 +615,14 @@ def test_nodes_have_names_prices_and_no_crumbs() -> None:
     assert [(node.name, node.price_ms) for node in extra] == [("save()", None)]
 
 
+def test_what_sums_up_an_expression_has_the_name_of_what_the_expression_calls() -> None:
+    inner = at(30, "play()", function="<genexpr>"), at(60, "act()", function="play", loops=())
+    play = (at(30, "sum()"), *inner)
+    (found,) = extra_nodes(tree_of(Seen(play, 40, "", "optimizer")), true_ms=100.0, price=lambda branch: None)
+    assert (found.name, found.line, found.function) == ("play()", 30, "main")
+    assert [child.name for child in found.children] == ["act()"]
+
+
 def test_on_a_gpu_input_costs_its_share_of_what_ready_batches_save_and_a_copy_has_no_part_in_it() -> None:
     made = [Seen((at(12, f"make_{k}()"),), ms, "", "optimizer") for k, ms in enumerate((30.0, 10.0))]
     tree = tree_of(*made, Seen((at(13, "x.to()"),), 40, "h2d", "optimizer"))

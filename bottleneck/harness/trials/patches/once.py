@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch.optim import optimizer as optim_module
@@ -251,6 +251,8 @@ class ConstantsKept(Patch):
     settles = 1 + _PASSES_OF_LINES
     says = ("{} made once and handed out again", "constant")
     nothing_to_do = "no line copied the same numbers to the device again"
+    stays_on_host: ClassVar[bool] = False
+    """What is made on the host is kept as well."""
 
     def install(self) -> None:
         self._seen: set[Hashable] = set()
@@ -328,7 +330,8 @@ class ConstantsKept(Patch):
             self.acted_here()
             return known[0]
         made = original(source, *args, **kwargs)
-        if numbers is None or made.device.type == "cpu" or made.requires_grad:
+        kept = self.stays_on_host or made.device.type != "cpu"
+        if numbers is None or not kept or made.requires_grad:
             return made
         if what in self._seen:
             # Kept from the second time on: batches that are never alike take no memory.
@@ -339,10 +342,11 @@ class ConstantsKept(Patch):
         return made
 
 
-class ConstantsOfForward(ConstantsKept):
-    """The same, where it is the model's forward that makes them."""
+class ListsKept(ConstantsKept):
+    """Those that stay on the host, too: reading a list takes time wherever its numbers go."""
 
     fix = "FX529"
+    stays_on_host = True
 
 
 def _numbers(data: Any) -> Hashable:
