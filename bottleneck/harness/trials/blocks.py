@@ -90,7 +90,9 @@ class Blocks:
                 f"{_BLOCKS * a_pass * self._step_seconds:.0f} s (--trial-seconds)"
             )
         self._unit, self._validations = a_pass, None
-        return math.ceil(max(1, min(wanted, affords)) / a_pass) * a_pass
+        # A typical step has no part in what a pass begins with: those that act there are timed over fewer.
+        steps = wanted // 2 if once_a_pass else wanted
+        return math.ceil(max(1, min(steps, affords)) / a_pass) * a_pass
 
     def _pass_steps(self, loader: Any) -> int:
         """Return the steps of one pass; 0 where that is not known."""
