@@ -7,7 +7,6 @@ over the data where those are short or where a fix acts once in each.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,9 +27,8 @@ class Blocks:
 
     def __init__(self, step_seconds: float) -> None:
         self._step_seconds = max(step_seconds, 1e-6)
-        self._batches: Counter[int] = Counter()
-        """By loader."""
-        self._steps = 0
+        self._loader = self._batches = self._steps = 0
+        """Which loader the last batch came from, and its batches and steps since another one gave some."""
         self._unit = 1
         """A block is a multiple of so many steps: of a pass over the data, or of one."""
         self._validations: float | None = 0.0
@@ -38,7 +36,9 @@ class Blocks:
 
     def fetched(self, loader: Any) -> None:
         """The training has got a batch from its loader."""
-        self._batches[id(loader)] += 1
+        if id(loader) != self._loader:
+            self._loader, self._batches, self._steps = id(loader), 0, 0
+        self._batches += 1
 
     def stepped(self) -> None:
         """A step has ended."""
@@ -97,7 +97,8 @@ class Blocks:
     def _pass_steps(self, loader: Any) -> int:
         """Return the steps of one pass; 0 where that is not known."""
         try:
-            length, batches = len(loader), self._batches[id(loader)]
+            length = len(loader)
         except Exception:  # a length is the dataset's own code
             return 0
-        return max(1, round(length * self._steps / batches)) if batches else 0
+        known = id(loader) == self._loader and self._batches
+        return max(1, round(length * self._steps / self._batches)) if known else 0

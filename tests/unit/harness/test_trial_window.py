@@ -16,7 +16,7 @@ from torch import nn
 from torch_bottleneck.harness.events.table import BACKWARD, FETCH, FORWARD
 from torch_bottleneck.harness.process.trying import DECIDING_STEPS
 from torch_bottleneck.harness.trials import window as window_module
-from torch_bottleneck.harness.trials.blocks import BLOCK_STEPS
+from torch_bottleneck.harness.trials.blocks import BLOCK_STEPS, Blocks
 from torch_bottleneck.harness.trials.patches import PATCHES
 from torch_bottleneck.harness.trials.patches.base import NotSwitchable, Patch, Program
 from torch_bottleneck.harness.trials.window import TrialWindow
@@ -322,6 +322,24 @@ def test_what_acts_once_in_a_pass_is_timed_over_whole_passes(
         assert row.without_ms == pytest.approx([per_step] * len(row.without_ms), rel=SCATTER)
     if kind is KeepsWorkers:
         assert row.with_ms == pytest.approx([5 / 8 * per_step] * len(row.with_ms), rel=SCATTER)
+
+
+def test_the_length_of_a_pass_is_that_of_the_loader_that_feeds_the_training_now() -> None:
+    """It may be built anew for each pass, and another one may give batches in between."""
+    blocks, others = Blocks(SLOW_S), [0, 0]
+    loaders = [[0] * 5 for _ in range(3)]
+    for loader in loaders:
+        for _ in loader:
+            blocks.fetched(loader)
+            blocks.stepped()
+        if loader is not loaders[-1]:
+            blocks.fetched(others)
+    assert blocks.length(loaders[-1], once_a_pass=False, seconds=60.0, alone=True) == 15
+    ends = [steps for steps in range(2, 16) if blocks.may_end(steps, 60.0)]
+    assert ends == [5, 10, 15], "after whole passes"
+    blocks.single()
+    assert blocks.length(others, once_a_pass=True, seconds=60.0, alone=True) == 15
+    assert blocks.may_end(14, 60.0), "of this one nothing is known"
 
 
 @pytest.mark.parametrize("every", [1, 7, 13])
