@@ -19,17 +19,16 @@ from ...model.view import CodeNode
 from ...model.words import ms, percent
 from ...timeline.cpu.reading import waiting_threads
 from ...timeline.result import SpanKind
-from ...timeline.steps.loop_lines import MAIN_SHARE
+from ...timeline.steps.loop_lines import MAIN_SHARE, NEARLY_ALL
 from ..base import Analyzer, Facts
 
 _Line: TypeAlias = tuple[str, int, str]
 """File, line and call."""
 _MOST_NAMED = 5
-_MOSTLY = 0.8
 _EVALUATION = "evaluation"
 _HALF = 0.5
-"""One line with so much of all extra work is what the finding speaks of; below `_MOSTLY` it says that there
-is more."""
+"""One line with so much of all extra work is what the finding speaks of; below `NEARLY_ALL` it says that
+there is more."""
 
 
 class OtherHostWork(Analyzer):
@@ -93,7 +92,7 @@ class OtherHostWork(Analyzer):
                 ),
             )
         # What costs more than all other host work dispatches operators, too, and has a finding of its own.
-        most = answer.saves_ms / _MOSTLY
+        most = answer.saves_ms / NEARLY_ALL
         extras = [
             node
             for node in facts.timeline.extras
@@ -137,7 +136,7 @@ class OtherHostWork(Analyzer):
         # A function that the model calls, too, takes more than all work beside it.
         answer = facts.ask(WhatIf.HOST_WORK_GONE, WhatIf.EXTRA_GONE) or answer
         title = _costs(first)
-        if cost < _MOSTLY * answer.saves_ms:
+        if cost < NEARLY_ALL * answer.saves_ms:
             title = f"{title}, of {ms(answer.saves_ms)} of other host work"
         found = self.finding(
             facts,
@@ -181,7 +180,7 @@ def _within(node: CodeNode) -> CodeNode:
             add(child, (*around, line))
 
     add(node, ())
-    most = [deepest[line] for line, ms_ in spent.items() if ms_ >= _MOSTLY * node.ms]
+    most = [deepest[line] for line, ms_ in spent.items() if ms_ >= NEARLY_ALL * node.ms]
     return max(most, key=lambda at: at[0], default=(0, node))[1]
 
 

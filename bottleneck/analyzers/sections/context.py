@@ -15,14 +15,11 @@ from ...model.memory import MemorySummary
 from ...model.run import CompileFacts, JsonValue, LoaderFacts, Run, Window
 from ...timeline.cpu.reading import waiting_threads
 from ...timeline.result import SpanKind, Timeline
-from ...timeline.steps.loop_lines import MAIN_SHARE
+from ...timeline.steps.loop_lines import MAIN_SHARE, NEARLY_ALL
 from ...timeline.steps.supply import batches_per_iterator, is_bursty, training_loader
 from .compile_facts import break_kind, changed_sizes, size_multiple
 from .context_keys import CONTEXT_KEYS
 from .memory_context import memory_context
-
-_MOSTLY = 0.8
-"""Rounds of a loop with so much of a call's time are what it does."""
 
 _FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
 _WITHOUT_FOREACH = ("LBFGS", "Muon", "SparseAdam")
@@ -273,7 +270,7 @@ def build_context(
         most = timeline.extras[0]
         out["host.leaves_out"] = most.leaves_out or None
         looped_ms = most.looped_ms(run.loops) if run is not None else 0.0
-        out["host.extra_loop"] = looped_ms > 0 and looped_ms >= _MOSTLY * most.ms
+        out["host.extra_loop"] = looped_ms > 0 and looped_ms >= NEARLY_ALL * most.ms
     for key, question in _STEPS_WITH.items():
         answer = timeline.what_ifs.get(question)
         if answer is not None:

@@ -169,8 +169,7 @@ _CALLS = 5_000
 _NODES = 5_000
 """Of a graph, looked through before a call counts as one that needs the round before."""
 
-
-_Kind = tuple[object, Hashable]
+Kind = tuple[Any, Hashable]
 """The place of a call, and the sizes of what it is given."""
 
 
@@ -227,7 +226,7 @@ class Flow:
         """Tensor -> from which calls that may be rounds of a loop, a bit for each of `_count`."""
         self._last: dict[object, tuple[tuple[weakref.ref[torch.Tensor], ...], _Group]] = {}
         """Place -> what its last call was given, and that call by itself."""
-        self._groups: defaultdict[_Kind, list[_Group]] = defaultdict(list)
+        self._groups: defaultdict[Kind, list[_Group]] = defaultdict(list)
 
     def clear(self) -> None:
         """A step begins, or has ended."""
@@ -236,14 +235,14 @@ class Flow:
         for known in (self._from, self._last, self._groups):
             known.clear()
 
-    def together(self) -> dict[_Kind, int]:
+    def together(self) -> dict[Kind, int]:
         """Return by kind how many calls in a row needed none of each other; the median."""
         return {
             kind: median_high(group.bits.bit_count() for group in groups)
             for kind, groups in self._groups.items()
         }
 
-    def note(self, name: str, given: tuple[Any, ...], out: Any, kind: _Kind | None = None) -> None:
+    def note(self, name: str, given: tuple[Any, ...], out: Any, kind: Kind | None = None) -> None:
         """A call has been made; its `kind` where it may be a round of a loop."""
         origin = 0
         for each in tensors_of(given):
@@ -259,7 +258,7 @@ class Flow:
         for each in tensors_of((out, changed)):
             self._from[id(each)] = weakref.ref(each), origin
 
-    def _join(self, kind: _Kind, given: tuple[Any, ...], origin: int, number: int | None) -> int:
+    def _join(self, kind: Kind, given: tuple[Any, ...], origin: int, number: int | None) -> int:
         """Add a call to those before it of its kind, unless it needs one of them; return its bit."""
         self._count += 1
         bit, groups, call = 1 << self._count, self._groups[kind], _Group()

@@ -31,7 +31,7 @@ from ..lines.sites import line_of, user_frame
 from ..lines.step_loops import loops_around
 from ..profiled import operators_inside, record_operators
 from . import algebra, attention, einsums, elements, factors, links, rounds, sums, windows
-from .rounds import LOOP, Flow
+from .rounds import LOOP, Flow, Kind
 from .timing import Timed, Took, saved_as_usual, timed
 from .way import FOLLOWED, TIMES_LARGER, WAYS, Call, Instead, Way, whole_of
 
@@ -86,13 +86,18 @@ class _Output:
     of: Callable[[], torch.Tensor | None]
     version: int
     call: Call
-    place: _Place
+    kind: Kind
     mark: str
     ns: int = 0
     before_ns: int = 0
     """What the calls before it took that made its arguments."""
     uses: int = 0
     """Calls that it was given to."""
+
+    @property
+    def place(self) -> Any:
+        """Where the call stands."""
+        return self.kind[0]
 
 
 def _left(spent: list[NDArray[np.float64]]) -> float:
@@ -141,11 +146,11 @@ class WayWatch:
         """Of what a call makes, in how many others at most."""
         self._looped: set[_Place] = set()
         """Places in loops."""
-        self._rounds: Counter[tuple[_Place, Hashable]] = Counter()
-        """Calls of the first step by place and sizes."""
+        self._rounds: Counter[Kind] = Counter()
+        """Calls of the first step by kind."""
         self._flow = Flow()
-        self._together: dict[tuple[object, Hashable], int] = {}
-        """By place and sizes, how many calls in a row of the first step need none of each other."""
+        self._together: dict[Kind, int] = {}
+        """By kind, how many calls in a row of the first step need none of each other."""
         self._outputs: dict[int, _Output] = {}
         self._before: dict[int, tuple[Callable[[], torch.Tensor | None], int]] = {}
         """What calls were given in the first step, with its version."""
@@ -268,7 +273,7 @@ class WayWatch:
             return
         since_ns = perf_counter_ns()
         try:
-            kind = None if noted is None else (noted.place, _sizes(noted.call))
+            kind = None if noted is None else noted.kind
             self._flow.note(getattr(function, "__name__", ""), (args, kwargs), out, kind)
         except Exception:  # as in `_see`
             self._is_sound = False
@@ -298,8 +303,8 @@ class WayWatch:
         if frame is None or not (name in WAYS or name in FOLLOWED):
             return None
         call, place = Call(function, name, args, kwargs, self._stays), (name, frame.f_code, frame.f_lasti)
+        kind = place, _sizes(call)
         if self._tries:
-            kind = place, _sizes(call)
             before = self._flow.before(place, self._rounds[kind], self._together.get(kind, 1))
             call = replace(call, before=before)
         self._calls += 1
@@ -317,9 +322,9 @@ class WayWatch:
         if not self._tries:
             given = (whole_of(each) for each in call.tensors() if not each.is_inference())
             self._before.update((id(each), (weakref.ref(each), each._version)) for each in given)
-            self._rounds[place, _sizes(call)] += 1
+            self._rounds[kind] += 1
         before_ns = sum(each.ns for each in map(self._output, call.tensors()) if each is not None)
-        return _Output(lambda: None, 0, call, place, mark, before_ns=before_ns)
+        return _Output(lambda: None, 0, call, kind, mark, before_ns=before_ns)
 
     def _try(self, call: Call, place: _Place, frame: FrameType, mark: str) -> None:
         sizes = tuple((each.shape, each.stride(), each.dtype) for each in call.tensors())

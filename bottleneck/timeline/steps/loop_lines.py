@@ -18,6 +18,8 @@ _FEWEST_IN_LOOP = 5
 """A loop is seen through many lines at once: five samples are no accident of one of them."""
 MAIN_SHARE = 0.25
 """A line, a span or a loop with less of a cost than this is not where it arises."""
+NEARLY_ALL = 0.8
+"""What one line or loop has so much of is its own."""
 
 
 def main_site(run: Run | None, *parts: str) -> SourceSite | None:
