@@ -839,6 +839,7 @@ EXPLAINED: dict[str, str] = {
         "As JJ02, and the price of the call held that of the input that the step makes itself. Since: FX532 "
         "second, 12.1 of 27.5 ms; the cure of both calls leaves 11.4 of 22.2."
     ),
+    "JJ07": "The copies that the cure removes, by the name of transfers, which the table does not know.",
     "KK02": (
         "Second: FX532 (for all at once), 58.0 of 79.4 ms (62.0 of 86.1 measured), an entry of the same day, "
         "which the table does not name. The cure makes the average in place."
