@@ -30,8 +30,10 @@ def verdicts_own_first(
     A fix of another class may save more but need this one first: a CUDA graph cannot be captured over
     a synchronisation. If it saves more than twice as much, it still comes first. What names a call of the
     user's comes before both, by the same measure: it is certain, and nobody has to look for it. What was
-    measured to help stays first.
+    measured to help stays first, but for what leaves work out: that may have to stay, and what does it in
+    less time comes before it.
     """
+    suggestions = _what_stays_first(suggestions)
     if suggestions and suggestions[0].helps:
         return tuple(suggestions)
     worth = {s.fix: brings_ms(s, true_ms) for s in suggestions if not s.note and s.helps is not False}
@@ -47,6 +49,19 @@ def verdicts_own_first(
             first = max(equals, key=lambda s: _made_for(s, codes))
             return (first, *(s for s in suggestions if s is not first))
     return tuple(suggestions)
+
+
+def _what_stays_first(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
+    """Put what does the same work in less time right before what leaves that work out."""
+    ordered = list(suggestions)
+    for each in filter(lambda s: s.leaves_out, suggestions):
+        at = ordered.index(each)
+        same = (s for s in ordered[at:] if s.finding == each.finding and not (s.leaves_out or s.note))
+        keeps = next((s for s in same if s.saves_ms and s.helps is not False), None)
+        if keeps is not None:
+            ordered.remove(keeps)
+            ordered.insert(at, keeps)
+    return ordered
 
 
 _THE_SCRIPTS_OWN = (BottleneckClass.COMPUTE, BottleneckClass.INPUT, BottleneckClass.HOST)

@@ -101,3 +101,16 @@ def test_what_was_measured_to_help_stays_first_and_what_was_not_counts_as_measur
     assert first(COMPILE, tried(WORKERS, "undecided", 1.0)) == "FX414"
     assert first(COMPILE, tried(WORKERS, "no-difference", 1.0)) == "FX414"
     assert first(COMPILE, tried(WORKERS, "undecided", 1.2)) == "FX101"
+
+
+def test_what_does_the_same_work_in_less_time_comes_before_what_leaves_it_out() -> None:
+    left_out = msgspec.structs.replace(suggestion("FX504", "BN904", 60.0), leaves_out=True)
+    at_once, other = suggestion("FX532", "BN904", 65.0, bound=True), suggestion("FX501", "BN801", 62.0)
+    ordered = verdicts_own_first((left_out, other, at_once), INPUT, set(), 100.0)
+    assert [s.fix for s in ordered] == ["FX532", "FX504", "FX501"]
+    # What was tried and does not help is no other way.
+    no_gain = MeasuredHere(verdict="no-difference", speedup=1.0, loss="same")
+    ordered = verdicts_own_first(
+        (left_out, msgspec.structs.replace(at_once, measured=no_gain)), INPUT, set(), 100.0
+    )
+    assert [s.fix for s in ordered] == ["FX504", "FX532"]
