@@ -16,7 +16,7 @@ UNSEEN36 = (
         verdicts=(INPUT,),
         # cure: compute the beta-binomial prior of all frames of an utterance at once, with lgamma
         fixes=("FX107", "FX532"),
-        shorter={"STEPS": "330"},
+        shorter={"STEPS": "90"},
         at=(
             "ballad_aligner.py: mel_text_probs.append(betabinom(phoneme_count - 1, a, b).pmf(x))",
             "ballad_aligner.py: for i in range(1, mel_count + 1):",
@@ -53,11 +53,11 @@ UNSEEN36 = (
         verdicts=(SYNC, INPUT, HOST),
         # cure: compute and read what is logged every tenth batch only; meanwhile the host makes batches
         fixes=("FX501", "FX504"),
-        shorter={"STEPS": "420"},
+        shorter={"STEPS": "110"},
         at=(
             "mirror_scout.py: loss_item = loss.item()",
             "mirror_scout.py: grad_norm, weight_norm = self.calculate_norms()",
-            'mirror_scout.py: self.records.append({"loss": loss_item, "gradient_norm": grad_norm.item(),',
+            'mirror_scout.py: "gradient_norm": grad_norm.item(),',
             'mirror_scout.py: "weight_norm": weight_norm.item(), "step": step})',
             "mirror_scout.py: if step % CALC_LOG_INTERVAL == 0:",
             "mirror_scout.py: def calculate_norms(self):",
@@ -74,7 +74,7 @@ UNSEEN36 = (
         verdicts=(LAUNCH, HOST),
         # cure: pair the parameters once, and average them with one foreach call
         fixes=("FX312", "FX510"),
-        shorter={"STEPS": "1400"},
+        shorter={"STEPS": "350"},
         at=(
             "monsoon_streams.py: p_ema.lerp_(p_src, 1.0 - beta)",
             "monsoon_streams.py: def update_by_name(self, cur_step):",
@@ -92,7 +92,7 @@ UNSEEN36 = (
         verdicts=(COMPUTE,),
         # cure: let autocast keep the cast weights within the step (cache_enabled=True)
         fixes=("FX326", "FX358"),
-        shorter={"STEPS": "1000"},
+        shorter={"STEPS": "300"},
         at=(
             "tide_refiner.py: dtype=torch.bfloat16, cache_enabled=self.cache_enabled)",
             "tide_refiner.py: precision = MixedPrecision(cache_enabled=VARIANT",
@@ -111,7 +111,7 @@ UNSEEN36 = (
         verdicts=("graph-break-bound", SYNC, LAUNCH, HOST),
         # cure: compute both gates for all tokens, and pick by torch.where
         fixes=("FX401", "FX404", "FX502"),
-        shorter={"STEPS": "400"},
+        shorter={"STEPS": "100"},
         at=(
             "orchard_policy.py: per_token_loss[positive] = gate(coef_1[positive], TEMPERATURE_POS)",
             "orchard_policy.py: per_token_loss[~positive] = gate(coef_1[~positive], TEMPERATURE_NEG)",
@@ -131,7 +131,7 @@ UNSEEN36 = (
         verdicts=(COMPUTE, ALLOCATOR, LAUNCH),
         # cure: keep the steps of the rollout in lists, read them by index, and join them once at the end
         fixes=("FX346",),
-        shorter={"STEPS": "400"},
+        shorter={"STEPS": "120"},
         at=(
             "kiln_horizon.py: data3d[k] = torch.cat([data3d[k], data2d[k][:, None, :]], dim=1)",
             "kiln_horizon.py: def cat(self, data3d, data2d):",
@@ -150,6 +150,6 @@ UNSEEN36 = (
         "112.3 s; merged)",
         not_verdicts=(HOST, SYNC, INPUT),
         not_fixes=("FX501", "FX504", "FX527"),
-        shorter={"STEPS": "450"},
+        shorter={"STEPS": "150"},
     ),
 )
