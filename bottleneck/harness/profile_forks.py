@@ -1,6 +1,6 @@
 """Profiles that cannot be ended here, and how they are kept from doing harm.
 
-In: a profile of ours starts, a forked child inherits one that records, or one cannot be ended. Out:
+In: a profile of ours starts or ends, a forked child inherits one that records, or one cannot be ended. Out:
 nothing; the child records nothing, and the process can end.
 
 From its first profile on, Kineto has a thread, which a fork does not take along. In the child the
@@ -9,6 +9,10 @@ ever, or joins what is no longer a thread and aborts. The same happens without u
 profiled itself (torch 2.13). The thread cannot be stopped from Python. So a child ends before destructors
 of C++ run, as children of `multiprocessing` do: Python has shut down and flushed its streams by then.
 The destructor of a profile that was never ended is a segmentation fault, so its process ends in the same way.
+
+With a GPU each profile that ends, also one of operators alone, leaves a thread behind that takes CUPTI away
+at the program's next call of CUDA. Where none follows, as behind an exception, the destructor of Kineto waits
+for that thread for ever (torch 2.11). So such a process ends before destructors run, too.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from typing import Any, NamedTuple
 from . import torch_private
 
 _registered = False
+_ended = False
 
 
 def profile_begins() -> None:
@@ -30,6 +35,15 @@ def profile_begins() -> None:
     if not _registered:
         _registered = True
         os.register_at_fork(after_in_child=end_before_destructors)
+
+
+def profile_ends() -> None:
+    """A profile of ours has ended."""
+    global _ended  # noqa: PLW0603 - as above
+    if not _ended and torch_private.device_kind() != "cpu":
+        _ended = True
+        # Only what registers after Kineto's destructors runs before them.
+        end_before_destructors()
 
 
 def record_nothing(*, with_stack: bool = False) -> None:

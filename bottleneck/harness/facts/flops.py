@@ -146,6 +146,7 @@ class FlopStep:
         self.busy = True
         try:
             profile.stop()
+            profile_forks.profile_ends()
         finally:
             self.busy = False
         return profile
@@ -195,6 +196,7 @@ class FlopStep:
         with contextlib.suppress(Exception):
             if self._profile is not None:
                 self._profile.stop()
+                profile_forks.profile_ends()
         stored = self._looks != "calls"
         self._looks = "calls"
         if not stored and (store is None or not self._counts):

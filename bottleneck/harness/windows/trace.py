@@ -124,6 +124,7 @@ class TraceSession:
         if at_cut:
             self.passed += 1
         self._profile.stop()
+        profile_forks.profile_ends()
         self.stop_ms = (perf_counter_ns() - began) / 1e6
 
     def abandon(self) -> None:

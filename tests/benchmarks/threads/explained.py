@@ -853,4 +853,16 @@ EXPLAINED: dict[str, str] = {
         "Rounds of the inner loop were ruled out, since those of the outer one need each other. Since: "
         "launch-bound, FX374 first, 36.7 of 51.3 ms on an idle machine, where threads do not wait."
     ),
+    "LL03": (
+        "Workers for a loader that has none bring more than the log does, and were measured to: 1.59x. What "
+        "the log reads is third, 54.1 of 65.8 ms."
+    ),
+    "LL04": (
+        "The average was third, by its line: FX532, 42.5 of 60.9 ms. Before it are the launches of the whole "
+        "step, and the loop over streams in the forward."
+    ),
+    "LL05": (
+        "Not known then: weights cast anew in each call of a step, since autocast's cache was off. Compiling, "
+        "which would cast them once, was first."
+    ),
 }
