@@ -862,7 +862,7 @@ EXPLAINED: dict[str, str] = {
         "step, and the loop over streams in the forward."
     ),
     "LL05": (
-        "Not known then: weights cast anew in each call of a step, since autocast's cache was off. Compiling, "
+        "Not known: weights are cast anew in each call of a step, since autocast's cache is off. Compiling, "
         "which would cast them once, was first."
     ),
 }
