@@ -273,7 +273,7 @@ head = torch.nn.Linear(768, rounded)""",
         what_to_change="The loss ignores a part of the outputs, or a layer's rows are padding or multiplied by"
         " zero. Pick the rows that count before the last layer, the dropped branch or the expert, and write what"
         " comes out back with index_add, instead of masking it. Cut a padded batch to its longest sample.",
-        when=seen("outputs.counted_ms", ">", 0.0, "all rows of the outputs have a part in the loss"),
+        when=seen("outputs.counted_ms", ">", 0.0, "some rows have no part in the loss"),
         what_if=WhatIf.IDLE_ROWS_GONE,
         basis="the products and what follows them, without these rows",
         may_break="The outputs of the other positions are gone, also for metrics. Sizes change from step to step.",

@@ -722,6 +722,28 @@ for inputs, targets in loader:
         sources=(source("https://docs.python.org/3/library/gc.html", "Python: gc"),),
     ),
     Fix(
+        id="FX533",
+        title="Train without a debugger or coverage",
+        addresses=("BN911",),
+        what_to_change="Each line or call of Python goes through a function: of a debugger, of coverage or of a"
+        " profiler of Python. Start the training without it, or end it where the steps begin.",
+        when=(if_known("python.traced"),),
+        risk=Risk.SAFE,
+        basis="not predicted: it must be tried",
+        code="""\
+import sys
+
+sys.settrace(None)
+sys.setprofile(None)""",
+        undo="Attach it again.",
+        verify="Python's share of the step falls.",
+        can_try=True,
+        sources=(
+            source("https://docs.python.org/3/library/sys.html#sys.settrace", "Python: sys.settrace"),
+            source("https://github.com/pytorch/pytorch/issues/134191", "Steps under a debugger"),
+        ),
+    ),
+    Fix(
         id="FX519",
         title="End the script's own profiler",
         addresses=("BN905",),

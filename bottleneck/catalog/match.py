@@ -76,6 +76,13 @@ def match(
                 suggestion = _at_its_place(suggestion, fix, answered)
             suggestion = _of_its_breaks(suggestion, fix, breaks, true_ms)
             chosen[fix.id] = (fix, suggestion, finding.cost_ms or 0.0)
+    made = set()
+    for fix, suggestion, cost_ms in tuple(chosen.values()):
+        narrow = what_ifs.get(fix.narrower) if fix.narrower is not None else None
+        maker = _made_for(narrow.call, fixes) if narrow is not None and not suggestion.note else None
+        if narrow is not None and maker is not None and maker.id not in chosen:
+            chosen[maker.id] = (maker, _with_gain_of(suggestion, narrow.call, maker, context), cost_ms)
+            made.add(maker.id)
     priced = {suggestion.finding for _, suggestion, _ in chosen.values() if suggestion.saves_ms is not None}
     explained = _is_explained(found, chosen.values())
     ranked = sorted(
@@ -86,11 +93,32 @@ def match(
             entry[2],
             true_ms,
             priced=priced,
-            narrowed=not entry[1].bound and entry[0].narrower in what_ifs,
+            narrowed=(not entry[1].bound and entry[0].narrower in what_ifs) + 2 * (entry[0].id in made),
             explained=explained,
         ),
     )
     return _without_conflicts(ranked)
+
+
+def _made_for(call: str, fixes: Iterable[Fix]) -> Fix | None:
+    """Return the fix that is made for a call, wherever it stands."""
+    able = (fix for fix in fixes if fix.for_calls and fix.status != "removed")
+    return next((fix for fix in able if call.startswith(fix.for_calls)), None)
+
+
+def _with_gain_of(general: Suggestion, call: str, fix: Fix, context: Mapping[str, JsonValue]) -> Suggestion:
+    """Return a fix for the call that another suggestion names: it gains what that one does."""
+    own = _suggest(fix, None, context, {}, _unchecked(fix, context) or ())
+    return msgspec.structs.replace(
+        own,
+        title=fix.named.format(call=f"`{call}`") if fix.named else fix.title,
+        finding=general.finding,
+        predicted_ms=general.predicted_ms,
+        saves_ms=general.saves_ms,
+        bound=general.bound,
+        basis=general.basis,
+        site=general.site,
+    )
 
 
 def _names_call(fix: Fix, finding: Finding) -> int:
@@ -287,17 +315,18 @@ def _rank(
     true_ms: float | None,
     *,
     priced: set[str],
-    narrowed: bool,
+    narrowed: int,
     explained: bool,
-) -> tuple[int, int, bool, float, str]:
+) -> tuple[int, int, int, float, str]:
     """Return what fixes are sorted by.
 
-    Of gains that differ by less than matters, the one that changes what takes the time comes before those that
-    have it done by someone else: its part was measured.
+    Of gains that differ by less than matters, the one that changes what takes the time (`narrowed`) comes
+    before those that have it done by someone else: its part was measured. One that is made for the call that
+    takes the time comes before both.
     """
     saves, bound = suggestion.saves_ms, suggestion.bound
     if suggestion.note:
-        return (4, 0, True, -finding_ms, suggestion.fix)
+        return (4, 0, 0, -finding_ms, suggestion.fix)
     if saves is None:
         if suggestion.finding in priced:
             return (2, 0, True, -finding_ms, suggestion.fix)
@@ -310,7 +339,7 @@ def _rank(
         weight *= _EXPLAINS
     gain = round(weight / least_ms) if least_ms > 0 else 0
     group = 3 if saves < least_ms else 1 if behind and suggestion.saves_ms is None else 0
-    return (group, -gain, not narrowed, -weight, suggestion.fix)
+    return (group, -gain, -narrowed, -weight, suggestion.fix)
 
 
 def _without_conflicts(ranked: list[tuple[Fix, Suggestion, float]]) -> tuple[Suggestion, ...]:

@@ -309,6 +309,38 @@ with torch.autocast(device.type, enabled=device.type == "cuda"):
         ),
     ),
     Fix(
+        id="FX377",
+        title="Convert a tensor once, not for each use",
+        addresses=("BN326",),
+        what_to_change="Autocast keeps what it has converted of weights if its cache is on and all calls of a step"
+        " are in one context. In Lightning's MixedPrecision and in a context of your own, leave cache_enabled at"
+        " True; make no context per call. Weights that a call without gradients has used are converted again:"
+        " leave the context behind it. Convert the output of a norm once, before the layers that take it.",
+        when=seen("math.converted_once_ms", ">", 0.0, "some tensors are converted more than once"),
+        what_if=WhatIf.CONVERTED_ONCE,
+        basis="conversions of what the step has converted before, forward and backward",
+        risk=Risk.CHANGES_NUMERICS,
+        may_break="Gradients of the calls are added up in 16 bits before they are converted. A CUDA graph that is"
+        " captured needs the cache off.",
+        code="""\
+import torch
+
+with torch.autocast(device.type, torch.bfloat16, cache_enabled=True):
+    first, second = model(one), model(other)
+    h = norm(x).to(torch.bfloat16)
+    q, k, v = to_q(h), to_k(h), to_v(h)""",
+        undo="Leave the cache off.",
+        verify="Fewer kernels that copy; the loss follows the old curve.",
+        arithmetic=Arithmetic.BF16,
+        sources=(
+            docs("amp.html#torch.autocast", "torch.autocast"),
+            source(
+                "https://github.com/Lightning-AI/pytorch-lightning/issues/21611",
+                "Lightning: autocast without its cache",
+            ),
+        ),
+    ),
+    Fix(
         id="FX348",
         title="Take denormal numbers for zeros",
         addresses=("BN324",),

@@ -95,10 +95,11 @@ def _is_worth_it(suggestion: Suggestion, worth_ms: float) -> bool:
     return min(saves, worth_ms if suggestion.measured else saves) >= NEGLIGIBLE_SHARE * (predicted + saves)
 
 
-def _made_for(suggestion: Suggestion, codes: set[str]) -> str:
-    """The finding that a fix names first, if it was found at all."""
-    first = next(iter(by_id(suggestion.fix).addresses), "")
-    return first if first in codes else ""
+def _made_for(suggestion: Suggestion, codes: set[str]) -> tuple[bool, str]:
+    """Whether a fix is made for one call, and the finding that it names first, if it was found at all."""
+    fix = by_id(suggestion.fix)
+    first = next(iter(fix.addresses), "")
+    return bool(fix.for_calls), first if first in codes else ""
 
 
 def best_pair(

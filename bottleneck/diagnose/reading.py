@@ -19,7 +19,7 @@ from ..model.diagnosis import BudgetLine
 from ..model.doubt import Doubt, DoubtCode
 from ..model.memory import MemorySummary
 from ..model.run import FlopCount
-from ..model.view import WindowSteps
+from ..model.view import CodeNode, WindowSteps
 from ..timeline.lanes.by_code import rare_nodes
 from ..timeline.lanes.program import first_counted
 from ..timeline.reading import read_timeline
@@ -71,7 +71,9 @@ def read_rank(rank: ingest.Rank, true_step_ms: float | None) -> Reading:
         timeline = with_starts(timeline, basis.starts)
     if rare is not None:
         stacks = None if rare.evaluates else rank.stacks
-        nodes = rare_nodes(stacks, rare, ordinary_ms=timeline.true_ms) if stacks is not None else ()
+        nodes: tuple[CodeNode, ...] = ()
+        if stacks is not None:
+            rare, nodes = rare_nodes(stacks, rare, ordinary_ms=timeline.true_ms)
         timeline = with_rare(timeline, rare, nodes=nodes)
     timeline = replace(timeline, doubts=(*timeline.doubts, *basis.doubts))
     memory, memory_problems = read_memory(rank)

@@ -112,6 +112,7 @@ class WhatIf(str, Enum):
     SIZES_ALIGNED = "sizes-aligned"
     DROPPED_GONE = "dropped-gone"
     IDLE_ROWS_GONE = "idle-rows-gone"
+    CONVERTED_ONCE = "converted-once"
     PADDING_GONE = "padding-gone"
     CALL_GONE = "call-gone"
     # Of several ranks together.
@@ -445,6 +446,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN323", "copied-again", _C.COMPUTE, names_call=True, within_others=True),
     CodeEntry("BN324", "denormal-numbers", _C.COMPUTE),
     CodeEntry("BN325", "convolutions-without-cudnn", _C.COMPUTE, kernels_by=WhatIf.CUDNN_ON),
+    CodeEntry("BN326", "converted-again", _C.COMPUTE, within_others=True),
     CodeEntry("BN401", "graph-breaks", _C.GRAPH_BREAK),
     CodeEntry("BN402", "recompiles-in-steady-state", _C.COMPILE, priced_by=WhatIf.NO_COMPILE),
     CodeEntry("BN403", "cudagraphs-skipped", _C.LAUNCH),
@@ -473,6 +475,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN908", "thread-takes-cores", _C.HOST, names_call=True),
     CodeEntry("BN909", "attention-planned-anew", _C.HOST),
     CodeEntry("BN910", "python-without-operators", _C.HOST, within_others=True, names_call=True),
+    CodeEntry("BN911", "python-traced", _C.HOST),
 )
 
 

@@ -530,6 +530,10 @@ class GraphLines(_Record, frozen=True, kw_only=True):
     idle: list[float] = []
     """By node, from the loss to the matrix products nearest to it: the share of its numbers that are of rows
     whose gradient is zero, so that they have no part in the loss. Empty where there are none."""
+    again: list[float] = []
+    """By node: 1 where it converts what another one has converted before. Empty where none does."""
+    weights_again: int = 0
+    """How many of these convert a leaf: autocast keeps what it converts of leaves, if its cache is on."""
 
 
 class CopyFacts(_Record, frozen=True, kw_only=True):

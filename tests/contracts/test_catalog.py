@@ -296,6 +296,11 @@ INPUTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "FX310": lambda given: {"model": torch.nn.Conv2d(3, 4, 3), "images": given["images"].float()},
     "FX323": lambda _: {"lengths": torch.tensor([4]), "mask": torch.ones(4, 4, dtype=torch.bool)},
     "FX330": _labelled,
+    "FX377": lambda _: {
+        **{name: torch.nn.Linear(8, 8) for name in ("model", "to_q", "to_k", "to_v")},
+        **{name: torch.randn(4, 8) for name in ("one", "other", "x")},
+        "norm": torch.nn.LayerNorm(8),
+    },
     "FX331": lambda _: {"curves": torch.randn(4, 9), "levels": torch.tensor([0.25, 0.5, 0.75])},
     "FX333": lambda _: {"pairs": torch.randint(0, 9, (50, 2))},
     "FX334": lambda _: {"adjacency": torch.eye(4).to_sparse(), "features": torch.randn(4, 2)},

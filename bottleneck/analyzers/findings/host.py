@@ -1,10 +1,11 @@
 """Host-bound: the step waits for other work on the training thread.
 
-In: facts. Out: findings BN901 to BN910.
+In: facts. Out: findings BN901 to BN911.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
@@ -14,7 +15,7 @@ import msgspec
 from ...model.codes import Part, WhatIf
 from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
-from ...model.run import BUSY_THREAD, SourceSite
+from ...model.run import BUSY_THREAD, JsonValue, SourceSite
 from ...model.view import CodeNode
 from ...model.words import ms, percent
 from ...timeline.cpu.reading import waiting_threads
@@ -542,6 +543,52 @@ class ScriptProfiler(Analyzer):
             sites=facts.sites("script profiler"),
             not_this="Its own results are not lost: they are what slows the step.",
         )
+
+
+class PythonTraced(Analyzer):
+    """Python calls a function for each line, or for each call, that the training thread runs.
+
+    What it means
+        A debugger, a measurement of coverage or a profiler of Python is on. What the script's Python
+        takes is several times as long then, and so is what libraries do in Python.
+
+    How it is measured
+        sys.gettrace and sys.getprofile on the training thread, in the baseline.
+
+    What it costs you
+        Not known from a trace. A trial runs steps without it.
+
+    What it is not
+        Not tools that watch by sys.monitoring or by samples, which cost little.
+
+    What to do
+        Train without it. End a debugger's tracing behind the lines that it was for.
+
+    Source
+        Python documentation, sys.settrace; pytorch/pytorch issue 134191.
+    """
+
+    code = "BN911"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Name what is called."""
+        tracers = facts.context.get("python.traced")
+        if not isinstance(tracers, list):
+            return
+        names = ", ".join(f"`{str(tracer).partition(' ')[0].rpartition('.')[2]}()`" for tracer in tracers)
+        yield self.finding(
+            facts,
+            f"Python calls {names} for each line or call that it runs",
+            evidence=[Evidence(text=str(each), source="sys.gettrace, sys.getprofile") for each in tracers],
+            sites=[site for site in map(_site_of, tracers) if site is not None],
+            not_this="What the script itself computes stays.",
+        )
+
+
+def _site_of(tracer: JsonValue) -> SourceSite | None:
+    """Return the line of "name (file:line)"."""
+    found = re.fullmatch(r"(.*) \((.*):(\d+)\)", str(tracer))
+    return SourceSite(file=found[2], line=int(found[3]), function=found[1]) if found else None
 
 
 class ConvolutionsSearched(Analyzer):

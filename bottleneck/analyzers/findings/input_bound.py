@@ -119,7 +119,7 @@ class WaitingForInput(Analyzer):
             title += f", {ms(starts.cost_ms)} of it to start workers"
             sites = [*(each.loader.site for each in starts.loaders), *sites]
         elif slow is not None:
-            title += f", mostly for `{slow.call}` at {slow.site.short}"
+            title += f", mostly for `{slow.call or slow.site.function}` at {slow.site.short}"
             sites = sites if slow.site in sites else [slow.site, *sites]
         yield self.finding(
             facts,

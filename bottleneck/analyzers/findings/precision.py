@@ -1,10 +1,11 @@
-"""Precision of the parameters and of the math: float64 anywhere, 16 bits on a CPU.
+"""Precision of the parameters and of the math: float64 anywhere, 16 bits on a CPU, conversions.
 
-In: facts. Out: findings BN310, BN313 and BN324.
+In: facts. Out: findings BN310, BN313, BN324 and BN326.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ...model.codes import WhatIf
@@ -111,6 +112,56 @@ class HalfPrecisionOnCpu(Analyzer):
             sites=facts.sites("forward") or [item.site for item in facts.run.optimizers],
             not_this="On a GPU 16 bits are faster.",
             note=answer is None,
+        )
+
+
+class ConvertedAgain(Analyzer):
+    """The same tensor is converted to another number type several times in a step.
+
+    What it means
+        Autocast keeps what it converts of weights until its context ends, so that a second call of a
+        layer converts nothing. It does not where its cache is off, where each call enters a context of
+        its own, or behind a call without gradients. What is no weight it converts for each operation
+        that takes it: the output of a norm three times, for queries, keys and values.
+
+    How it is measured
+        In one step, the nodes of the backward's graph that convert: those whose tensor another of them
+        has converted before. Not in compiled code.
+
+    What it costs you
+        The step is replayed without these conversions, forward and backward.
+
+    What it is not
+        Not the one conversion of each tensor that computing in 16 bits takes.
+
+    What to do
+        Keep what was converted: by autocast's cache for weights, by a line of your own for the rest.
+
+    Source
+        PyTorch documentation, torch.autocast; Lightning-AI/pytorch-lightning issue 21611.
+    """
+
+    code = "BN326"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Say how many conversions, and where."""
+        answer = facts.ask(WhatIf.CONVERTED_ONCE)
+        graph = facts.run.graph if facts.run is not None else None
+        if answer is None or graph is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
+            return
+        count, weights = round(sum(graph.again)), graph.weights_again
+        lines = Counter(
+            line for line, again in zip(graph.line, graph.again, strict=True) if line >= 0 and again
+        )
+        yield self.finding(
+            facts,
+            f"Tensors are converted again, {count} times per step, {ms(answer.saves_ms)}",
+            answer=answer,
+            evidence=[
+                Evidence(text=f"{weights} of {count} convert a weight", source="the graph of one step")
+            ],
+            sites=[graph.sites[line] for line, _ in lines.most_common()] or facts.forward_sites(),
+            not_this="What must be in both types is converted once.",
         )
 
 

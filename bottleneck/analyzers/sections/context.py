@@ -35,6 +35,7 @@ _STEPS_WITH = {
     "kernels.unfilled_ms": WhatIf.FILLS_GONE,
     "kernels.aligned_ms": WhatIf.SIZES_ALIGNED,
     "outputs.counted_ms": WhatIf.IDLE_ROWS_GONE,
+    "math.converted_once_ms": WhatIf.CONVERTED_ONCE,
 }
 """The step with something changed, where that is an answer."""
 

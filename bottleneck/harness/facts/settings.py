@@ -11,6 +11,7 @@ run.json. A switch that does not exist in this torch, or that nothing has shown,
     anomaly_mode: bool
     distributions.checked: bool  torch.distributions check their arguments, unless told otherwise
     function_modes: [...]       types of what each call of a function of torch's goes through
+    python.traced: [...]        what Python calls for each line or call: "name (file:line)", or a type in C
     denormals.flushed: bool     the training thread takes denormal numbers for zeros
     sdp.flash, sdp.mem_efficient, sdp.math, sdp.cudnn: bool    backends allowed
     default_dtype: "float32", ...
@@ -231,6 +232,19 @@ def _is_ours(mode: str) -> bool:
     return mode.partition(".")[0] == __name__.partition(".")[0]
 
 
+def _tracers() -> JsonValue:
+    """Return what this thread's Python calls for each line or call, as debuggers and coverage have it do."""
+    found: list[str] = []
+    for tracer in filter(None, (sys.gettrace(), sys.getprofile())):
+        function = getattr(tracer, "__func__", tracer)
+        code = getattr(function, "__code__", None)
+        named = function if code is not None else type(tracer)
+        name = f"{named.__module__}.{named.__qualname__}"
+        if not _is_ours(name):
+            found.append(f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else name)
+    return found or None
+
+
 def _read_flags(settings: dict[str, JsonValue]) -> None:
     backends = torch.backends
     flags: dict[str, Callable[[], JsonValue]] = {
@@ -247,6 +261,7 @@ def _read_flags(settings: dict[str, JsonValue]) -> None:
         "distributions.checked": torch_private.distributions_checked,
         "denormals.flushed": torch_private.denormals_flushed,
         "function_modes": lambda: [mode for mode in torch_private.function_modes() if not _is_ours(mode)],
+        "python.traced": _tracers,
         "sdp.flash": backends.cuda.flash_sdp_enabled,
         "sdp.mem_efficient": backends.cuda.mem_efficient_sdp_enabled,
         "sdp.math": backends.cuda.math_sdp_enabled,

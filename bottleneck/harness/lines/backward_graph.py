@@ -14,6 +14,8 @@ from typing import Any
 from .. import torch_private
 
 _MOST_NODES = 100_000
+_CONVERTS = "ToCopyBackward0"
+"""Autograd's node of `to`, and of what autocast converts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,27 @@ def described(nodes: Iterable[Any]) -> list[GraphNode]:
         )
         for node in nodes
     ]
+
+
+class Conversions:
+    """Which nodes of a step convert what another one has converted before."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[int, int], int | None] = {}
+        self.again: set[int] = set()
+        """Their sequence numbers."""
+        self.of_leaves = 0
+
+    def note(self, nodes: Iterable[Any]) -> None:
+        """Look at the graph of a backward; a node that was looked at before counts once."""
+        converting = [node for node in nodes if node.name() == _CONVERTS]
+        for node in sorted(converting, key=lambda node: sequence_number(node) or 0):
+            (source, output), number = node.next_functions[0], sequence_number(node)
+            if source is None or number is None or number in self.again:
+                continue
+            if self._first.setdefault((_key(source), output), number) != number:
+                self.again.add(number)
+                self.of_leaves += hasattr(source, "variable")
 
 
 def sequence_number(node: Any) -> int | None:

@@ -19,6 +19,7 @@ from ..lanes.costly import without_calls
 from ..lanes.labels import Work
 from ..lanes.program import Program
 from ..lanes.questions import (
+    CONVERTED_BASIS,
     DROPPED_BASIS,
     EAGER,
     IDLE_ROWS_BASIS,
@@ -90,6 +91,8 @@ class Amounts:
     """Share of the backward that makes gradients nobody uses; no time."""
     idle_rows: float = 0.0
     """Rows of outputs that have no part in the loss."""
+    converted: float = 0.0
+    """What converts a tensor that the step has converted before."""
     costly: tuple[tuple[CostlyCall, float], ...] = ()
     """The operators for which there is a cheaper way, each with what it takes more than that."""
     updates: float = 0.0
@@ -268,6 +271,12 @@ def _for_nobody(program: Program, amounts: Amounts) -> Iterator[Question]:
             WhatIf.IDLE_ROWS_GONE,
             Edit(gone=amount_gone(program, amounts.idle_rows, (*_OPERATORS, Work.ALLOCATOR))),
             IDLE_ROWS_BASIS,
+        )
+    if amounts.converted > 0:
+        yield Question(
+            WhatIf.CONVERTED_ONCE,
+            Edit(gone=amount_gone(program, amounts.converted, (*_OPERATORS, Work.ALLOCATOR))),
+            CONVERTED_BASIS,
         )
     if amounts.dropped > 0:
         share = np.asarray([amounts.dropped * (phase == "backward") for phase in program.phases])

@@ -21,7 +21,7 @@ from ...model.work import ComputeFacts
 from ..lanes.budget import budget_lines
 from ..lanes.by_code import code_tree, extra_nodes, plain_nodes, recorded_in_loss, time_of, without
 from ..lanes.costly import costly_rows
-from ..lanes.graph_nodes import idle, nodes_of_graph, wasted
+from ..lanes.graph_nodes import again, idle, nodes_of_graph, wasted
 from ..lanes.labels import Work
 from ..lanes.questions import EAGER, Question, modes_gone
 from ..lanes.reader import Priced
@@ -392,7 +392,7 @@ def _amounts(
     scale = min(1.0, division.scale or 1.0)
     low, high = segments.bounds_ns
     plain_ns = facts.run.plain_dispatch_ns if facts.run is not None else None
-    dropped, idle_rows = _for_nobody(trace, segments, facts)
+    dropped, idle_rows, converted = _for_nobody(trace, segments, facts)
     amounts = Amounts(
         recomputed=recomputed_ns(trace, thread=segments.tid, low_ns=low, high_ns=high)
         / segments.steps
@@ -410,6 +410,7 @@ def _amounts(
         fills=unprofiled_ms(trace, segments, division, _fills(trace, among=ours)),
         dropped=dropped,
         idle_rows=idle_rows,
+        converted=converted,
         costly=_costly(trace, segments, division, facts),
         updates=_updates(segments),
     )
@@ -441,13 +442,14 @@ def _fills(trace: Trace, *, among: NDArray[np.bool_]) -> NDArray[np.intp]:
     return fills[trace.inside(fills, trace.rows(Kind.OP, named=NEW_MEMORY))]
 
 
-def _for_nobody(trace: Trace, segments: Segments, facts: Facts) -> tuple[float, float]:
-    """Return the share of the backward that makes gradients nobody uses, and the ms of rows not in the loss.
+def _for_nobody(trace: Trace, segments: Segments, facts: Facts) -> tuple[float, float, float]:
+    """Return the share of the backward for nobody; the ms of rows not in the loss, and of conversions.
 
-    Nearly all of the latter, both ways, is work of operators, which the profiler slows no more than the step.
+    Conversions are those of what was converted before. Nearly all of these ms, both ways, is operators' work,
+    which the profiler slows no more than the step.
     """
     if facts.graph is None:
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     starts = segments.start_ns[np.unique(segments.step, return_index=True)[1]]
     rows, places = nodes_of_graph(trace, starts, facts.graph)
     ours = segments.holds(trace)
@@ -457,8 +459,10 @@ def _for_nobody(trace: Trace, segments: Segments, facts: Facts) -> tuple[float, 
     made = recorders(trace)
     recording = [made.get(number, NONE) for number in trace.sequence[rows].tolist()]
     forward = np.where(np.array(recording) == NONE, 0, trace.dur_ns[recording])
-    idle_ns = float((idle(facts.graph)[places] * (trace.dur_ns[rows] + forward)).sum())
-    return dropped, facts.true_ms * idle_ns / max(1.0, float(segments.step_ns.sum()))
+    ms_of_ns = facts.true_ms / max(1.0, float(segments.step_ns.sum()))
+    both_ways = trace.dur_ns[rows] + forward
+    idle_ns, again_ns = (float((of(facts.graph)[places] * both_ways).sum()) for of in (idle, again))
+    return dropped, idle_ns * ms_of_ns, again_ns * ms_of_ns
 
 
 def _costly(

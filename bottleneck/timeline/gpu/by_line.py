@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.run import GraphLines, LoopTime, SourceSite
-from ..lanes.graph_nodes import NO_NODE, idle, nodes_of_graph, wasted
+from ..lanes.graph_nodes import NO_NODE, again, idle, nodes_of_graph, wasted
 from ..lanes.program import Program
 from ..lanes.recompute import recorders
 from ..trace.table import Trace
@@ -62,6 +62,11 @@ class Asked:
     def idle(self) -> NDArray[np.float64] | None:
         """Return the share of each activity that works on rows without a part in the loss, (m,), or None."""
         found = idle(self.graph)[self.place]
+        return found if found.any() else None
+
+    def again(self) -> NDArray[np.bool_] | None:
+        """Return the activities that convert what was converted before, (m,); None where none does."""
+        found = again(self.graph)[self.place] > 0
         return found if found.any() else None
 
 

@@ -330,6 +330,7 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             facts=facts,
             dropped=asked.dropped() if asked is not None else None,
             idle=asked.idle() if asked is not None else None,
+            again=asked.again() if asked is not None else None,
             copy_bytes=np.where(
                 program.part == PARTS.index(Part.COPIES), trace.bytes[program.activity_row], -1
             ),

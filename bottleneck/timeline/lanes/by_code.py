@@ -9,13 +9,14 @@ of the loss, that of those in the forward for a line of the model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 
 from ...model.run import LoaderFacts, Production, Stacks
 from ...model.view import MAKES_TENSORS, CodeNode, Role
-from ..steps.rare import RareWork
+from ..steps.rare import OTHER, RareWork
 from ..steps.supply import sampled_total, training_loader
 from ..trace.dialect import Kind
 from ..trace.operators import NODE
@@ -230,16 +231,24 @@ def plain_nodes(
     )
 
 
-def rare_nodes(stacks: Stacks, rare: RareWork, *, ordinary_ms: float) -> tuple[CodeNode, ...]:
-    """Return the extra work of the steps that hold the rare work, per step: what that work consists of."""
+def rare_nodes(
+    stacks: Stacks, rare: RareWork, *, ordinary_ms: float
+) -> tuple[RareWork, tuple[CodeNode, ...]]:
+    """Return the rare work by what it mostly is, and the lines that it consists of, per step."""
     tree = build_tree(stacks, true_ms=(ordinary_ms + rare.each_ms) / rare.every, phases_ms={}, steps="rare")
     if tree is None:
-        return ()
-    return extra_nodes(
+        return rare, ()
+    extras = tree.extras()
+    if not rare.evaluates and extras and not extras[0].evaluates:
+        # A model may act there, and what its actions meet takes longer.
+        whole_ms = sum(extra.total_ms for extra in extras)
+        rare = replace(rare, what=OTHER) if 2 * extras[0].total_ms >= whole_ms else rare
+    nodes = extra_nodes(
         tree,
         true_ms=ordinary_ms + rare.ms,
         price=lambda branch: (min(branch.total_ms, rare.ms), False),
     )
+    return rare, nodes
 
 
 def _children(branch: Branch, true_ms: float, price: Pricer, left: list[int]) -> tuple[CodeNode, ...]:

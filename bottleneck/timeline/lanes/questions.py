@@ -59,6 +59,7 @@ IDLE_ROWS_BASIS = (
     "replay with matrix products and what follows them, both ways, shorter by the rows that have no part in "
     "the loss; picking the others takes time, too"
 )
+CONVERTED_BASIS = "replay without what converts a tensor that the step has converted before, both ways"
 DROPPED_BASIS = "replay with the backward shorter by what makes gradients that nobody uses"
 
 

@@ -164,6 +164,21 @@ class Branch:
             deepest = below[0]
         return deepest
 
+    def by_function(self) -> dict[tuple[str, str], list[Branch]]:
+        """Return the branches that go to one function of the user's, by that: of nested ones the outer."""
+        found: dict[tuple[str, str], list[Branch]] = {}
+        pending: list[tuple[Branch, frozenset[tuple[str, str]]]] = [
+            (child, frozenset()) for child in self.children.values()
+        ]
+        while pending:
+            branch, inside = pending.pop()
+            function = branch.calls_function
+            if function is not None and function not in inside:
+                found.setdefault(function, []).append(branch)
+                inside |= {function}
+            pending += [(child, inside) for child in branch.children.values()]
+        return found
+
     def site_time(self) -> SiteTime | None:
         """Return its line and what that calls; None for the step itself."""
         if self.frame is None:
@@ -287,11 +302,8 @@ class Tree:
         both = sum(self.root.ms.get(("", role), 0.0) for role in _BETWEEN_STEPS)
         return made_ms / both if both > 0 else 0.0
 
-    def input_line(self) -> SiteTime | None:
-        """Return the deepest line that takes most of what the training process does for its input.
-
-        None where no line does, or that is waiting for a loader.
-        """
+    def input_branch(self) -> Branch:
+        """Return what the training process does for its input, as one branch."""
         whole, pending = Branch(), self.root.branches()
         while pending:
             branch = pending.pop()
@@ -300,8 +312,22 @@ class Tree:
                 whole.children[str(len(whole.children)), 0, "", ""] = branch
             else:
                 pending += branch.children.values()
+        return whole
+
+    def input_line(self) -> SiteTime | None:
+        """Return the deepest line, or call of one function on several, that takes most of `input_branch`.
+
+        None where none does, or that is waiting for a loader.
+        """
+        whole = self.input_branch()
         line = whole.most()
-        return None if line.callee.startswith(LOADER) else line.site_time()
+        if line.callee.startswith(LOADER):
+            return None
+        for called in whole.by_function().values():
+            together = _together(called)
+            if 2 * together.total_ms >= whole.total_ms and together.total_ms < line.total_ms:
+                line = together
+        return line.site_time()
 
     def update_loop(self) -> SourceSite | None:
         """Return the loop of the user's that most of the update runs in; None where it runs in a library.

@@ -101,6 +101,18 @@ def test_a_narrower_answer_about_a_call_gives_its_name_to_the_fix(call: str, tit
     assert (found.title, found.predicted_ms) == (title, 70.0)
 
 
+def test_the_fix_for_the_call_that_a_narrower_answer_is_about_comes_first_with_its_gain() -> None:
+    cheaper = make("FX001", narrower=WhatIf.PRODUCTION_CHEAPER)
+    for_it = make("FX002", "BN904", for_calls=("gc.",), named="Take {call} out")
+    (given,) = answer(WhatIf.PRODUCTION_CHEAPER, 30.0).values()
+    for call, wanted in (("gc.collect()", ["FX002", "FX001"]), ("np.clip()", ["FX001"])):
+        answers = {given.question: msgspec.structs.replace(given, call=call)}
+        found = match([finding("BN101")], {}, answers, 100.0, fixes=[cheaper, for_it])
+        assert ids(found) == wanted
+        assert {(s.finding, s.predicted_ms) for s in found} == {("BN101", 70.0)}
+    assert match([finding("BN101")], {}, {}, 100.0, fixes=[for_it]) == ()
+
+
 @pytest.mark.parametrize(("saves", "first"), [(59.5, "FX002"), (50.0, "FX001")])
 def test_of_gains_that_are_alike_the_one_that_changes_the_cause_comes_first(saves: float, first: str) -> None:
     by_others = make("FX001", what_if=WhatIf.INPUT_WORKERS)

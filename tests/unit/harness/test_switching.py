@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -302,6 +303,7 @@ def state_of(script: Script) -> dict[str, Any]:
             for key, value in state.items()
         ],
         "modules": [sorted(vars(part)) for part in model.modules()],
+        "traced": (sys.gettrace(), sys.getprofile()),
         "synchronises": getattr(model, "require_backward_grad_sync", None),
     }
 
@@ -328,6 +330,7 @@ def acts(script: Script, patch: Patch) -> bool:
         "FX504": lambda: look_at.__code__.co_name == "<lambda>",
         "FX506": lambda: torch.get_num_threads() == patch.options["threads"],
         "FX531": lambda: torch_private.default_device() is None,
+        "FX533": lambda: sys.gettrace() is None,
         "FX517": lambda: not torch_private.distributions_checked(),
         "FX602": lambda: patch.count > 0,
     }
@@ -345,6 +348,9 @@ def _as_it_was(
         torch.backends.cudnn.allow_tf32 = False
     if fix == "FX531":
         torch.set_default_device("cpu")
+    tracer = sys.gettrace()
+    if fix == "FX533":
+        sys.settrace(lambda *_: None)
     if fix == "FX349":
         torch.backends.cudnn.enabled = False
     if fix == "FX309":
@@ -362,6 +368,7 @@ def _as_it_was(
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     yield
+    sys.settrace(tracer)
     torch._dynamo.reset()
     torch.use_deterministic_algorithms(False)
     torch.backends.cudnn.allow_tf32, torch.backends.cudnn.enabled = tf32, True

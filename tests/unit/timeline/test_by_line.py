@@ -201,3 +201,19 @@ def test_rows_that_are_not_in_the_loss_have_their_share_of_both_ways_as_price(tm
     found = {finding.code: finding for finding in answer}["BN320"]
     assert found.cost_ms == pytest.approx(saved_ms, rel=0.1)
     assert found.title.startswith("75 % of the rows")
+
+
+def test_what_is_converted_again_is_not_launched_in_either_way(tmp_path: Path) -> None:
+    trace, program, graph = recorded()
+    asked = asked_by(trace, program, graph)
+    wanted = int(
+        np.bincount(asked.place[asked.place >= 0], weights=program.duration[asked.place >= 0]).argmax()
+    )
+    again = [float(at == wanted) for at in range(len(graph.node))]
+    found = diagnose_paths([with_graph(tmp_path, again=again, weights_again=1)])
+    (finding,) = [each for each in found.findings if each.code == "BN326"]
+    saved_ms = program.duration[asked.place == wanted].sum() / program.steps / 1e6
+    assert finding.cost_ms == pytest.approx(saved_ms, rel=0.1)
+    assert finding.evidence[0].text == "1 of 1 convert a weight"
+    (fix,) = [each for each in found.suggestions if each.fix == "FX377"]
+    assert fix.saves_ms == finding.cost_ms

@@ -561,7 +561,7 @@ def test_rare_work_is_priced_by_line() -> None:
         what="other work", evaluates=False, each_ms=300.0, every=4.0, error_ms=0.0,
         steps=np.zeros(0, dtype=np.bool_),
     )  # fmt: skip
-    (node,) = rare_nodes(saving(at_steps=(3, 7, 11), ms=300.0), rare, ordinary_ms=70.0)
+    _, (node,) = rare_nodes(saving(at_steps=(3, 7, 11), ms=300.0), rare, ordinary_ms=70.0)
     assert (node.call, node.line) == ("torch.save()", 30)
     assert node.price_ms == pytest.approx(75.0, rel=0.01)
 

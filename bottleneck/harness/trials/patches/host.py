@@ -57,6 +57,43 @@ class NoProfiler(Patch):
         return call
 
 
+class NotTraced(Patch):
+    """What Python calls for each line or call is not called on the training thread."""
+
+    fix = "FX533"
+    live = True
+    for_ranks = True
+
+    def install(self) -> None:
+        self._tracers: tuple[Any, Any] | None = None
+
+    def training_begins(self) -> None:
+        """End it.
+
+        Raises:
+            NotSwitchable: nothing is called.
+        """
+        if self._tracers is None:
+            tracers = sys.gettrace(), sys.getprofile()
+            if tracers == (None, None):
+                raise NotSwitchable("nothing traces the script's Python")
+            self._tracers = tracers
+            sys.settrace(None)
+            sys.setprofile(None)
+            self.acted(None)
+
+    def uninstall(self) -> None:
+        super().uninstall()
+        if self._tracers is not None:
+            trace, profile = self._tracers
+            self._tracers = None
+            sys.settrace(trace)
+            sys.setprofile(profile)
+
+    def evidence(self) -> str:
+        return "nothing was called for each line or call of Python"
+
+
 class NoCollector(Patch):
     """What exists when training begins is not walked again, and nothing is collected."""
 

@@ -42,6 +42,8 @@ class Circumstances:
     """Of each activity, the share that computes gradients which nobody needs, (m,); None where none does."""
     idle: NDArray[np.float64] | None = None
     """Of each activity, the share that works on rows that are not in the loss, (m,); None where none does."""
+    again: NDArray[np.bool_] | None = None
+    """Activities that convert what the step has converted before, both ways, (m,); None where none does."""
     costly: tuple[tuple[CostlyCall, NDArray[np.bool_]], ...] = ()
     """The operators for which there is a cheaper way, and the events of the calls of each, (n,)."""
     asked_waits: NDArray[np.bool_] | None = None

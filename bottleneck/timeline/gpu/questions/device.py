@@ -16,6 +16,7 @@ from ...lanes.costly import without_calls
 from ...lanes.labels import Work
 from ...lanes.program import PARTS, Program
 from ...lanes.questions import (
+    CONVERTED_BASIS,
     DROPPED_BASIS,
     IDLE_ROWS_BASIS,
     Question,
@@ -77,6 +78,8 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
         )
     if known.idle is not None:
         yield Question(WhatIf.IDLE_ROWS_GONE, Edit(duration=1.0 - known.idle), IDLE_ROWS_BASIS)
+    if known.again is not None:
+        yield Question(WhatIf.CONVERTED_ONCE, not_launched(program, known.again), CONVERTED_BASIS)
     yield from _done_another_way(program, work, known)
     yield from _not_done(program, work)
     yield from _by_cudnn(program, work, known)
