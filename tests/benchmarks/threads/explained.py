@@ -866,23 +866,23 @@ EXPLAINED: dict[str, str] = {
         "which would cast them once, was first."
     ),
     "MM01": (
-        "At best: without all that makes batches, of which cutting texts is 60 %. The line had no name. Since: "
-        "the function that takes most of it on whatever lines, `self.tokenize()`."
+        "At best: without all that makes batches, of which cutting texts is 60 %. The line had no name. "
+        "Since: the function that takes most of it on whatever lines, `self.tokenize()`."
     ),
     "MM02": (
-        "FX107 named the call and its line, at the price of the cure. Since: the fix for that call, FX518, in "
-        "its place."
+        "FX107 named the call and its line, at the price of the cure. Since: the fix for that call, FX518, "
+        "in its place."
     ),
     "MM04": (
         "The cure also makes one tensor of what were scalars, which FX520 tells third. Collections, of the "
         "objects that go, take 7 ms of the step."
     ),
     "MM06": (
-        "That Python calls a function for each line was not looked at. Since: FX533, tried in the run, first: "
+        "That Python calls a function for each line was unknown. Since: FX533, tried in the run, first: "
         "1.51x of 34.1 ms on an idle machine."
     ),
     "MM07": (
-        "The call and its line were named, the fix was that of a model that acts often. Since: FX504, of that "
-        "call, first. A step here is one of four updates between two rollouts."
+        "The call and its line were named, the fix was that of a model that acts often. Since: FX504, of "
+        "that call, first. A step here is one of four updates between two rollouts."
     ),
 }
