@@ -318,7 +318,8 @@ with torch.autocast(device.type, enabled=device.type == "cuda"):
         " leave the context behind it. Convert the output of a norm once, before the layers that take it.",
         when=seen("math.converted_once_ms", ">", 0.0, "some tensors are converted more than once"),
         what_if=WhatIf.CONVERTED_ONCE,
-        basis="conversions of what the step has converted before, forward and backward",
+        what_if_bound=True,
+        basis="sums of gradients may take longer",
         risk=Risk.CHANGES_NUMERICS,
         may_break="Gradients of the calls are added up in 16 bits before they are converted. A CUDA graph that is"
         " captured needs the cache off.",
