@@ -76,13 +76,13 @@ def match(
                 suggestion = _at_its_place(suggestion, fix, answered)
             suggestion = _of_its_breaks(suggestion, fix, breaks, true_ms)
             chosen[fix.id] = (fix, suggestion, finding.cost_ms or 0.0)
-    made = set()
-    for fix, suggestion, cost_ms in tuple(chosen.values()):
-        narrow = what_ifs.get(fix.narrower) if fix.narrower is not None else None
-        maker = _made_for(narrow.call, fixes) if narrow is not None and not suggestion.note else None
-        if narrow is not None and maker is not None and maker.id not in chosen:
-            chosen[maker.id] = (maker, _with_gain_of(suggestion, narrow.call, maker, context), cost_ms)
-            made.add(maker.id)
+    made: dict[str, tuple[Fix, Suggestion, float]] = {}
+    for fix, suggestion, cost_ms in chosen.values():
+        answer = what_ifs.get(fix.narrower) if fix.narrower is not None else None
+        own = _for_call(answer.call, suggestion, fixes, context) if answer is not None else None
+        if own is not None and own[0].id not in chosen:
+            made[own[0].id] = (*own, cost_ms)
+    chosen |= made
     priced = {suggestion.finding for _, suggestion, _ in chosen.values() if suggestion.saves_ms is not None}
     explained = _is_explained(found, chosen.values())
     ranked = sorted(
@@ -100,25 +100,29 @@ def match(
     return _without_conflicts(ranked)
 
 
-def _made_for(call: str, fixes: Iterable[Fix]) -> Fix | None:
-    """Return the fix that is made for a call, wherever it stands."""
-    able = (fix for fix in fixes if fix.for_calls and fix.status != "removed")
-    return next((fix for fix in able if call.startswith(fix.for_calls)), None)
-
-
-def _with_gain_of(general: Suggestion, call: str, fix: Fix, context: Mapping[str, JsonValue]) -> Suggestion:
-    """Return a fix for the call that another suggestion names: it gains what that one does."""
-    own = _suggest(fix, None, context, {}, _unchecked(fix, context) or ())
-    return msgspec.structs.replace(
-        own,
-        title=fix.named.format(call=f"`{call}`") if fix.named else fix.title,
-        finding=general.finding,
-        predicted_ms=general.predicted_ms,
-        saves_ms=general.saves_ms,
-        bound=general.bound,
-        basis=general.basis,
-        site=general.site,
-    )
+def _for_call(
+    call: str, general: Suggestion, fixes: Iterable[Fix], context: Mapping[str, JsonValue]
+) -> tuple[Fix, Suggestion] | None:
+    """Return the fix that is made for the call which another suggestion names: it gains what that one does."""
+    for fix in fixes:
+        # Other beginnings name a kind of work, as an evaluation.
+        if fix.status == "removed" or not call.startswith(
+            tuple(each for each in fix.for_calls if "." in each)
+        ):
+            continue
+        unknown = _unchecked(fix, context)
+        if unknown is not None and not general.note:
+            return fix, msgspec.structs.replace(
+                _suggest(fix, None, context, {}, unknown),
+                title=fix.named.format(call=f"`{call}`") if fix.named else fix.title,
+                finding=general.finding,
+                predicted_ms=general.predicted_ms,
+                saves_ms=general.saves_ms,
+                bound=general.bound,
+                basis=general.basis,
+                site=general.site,
+            )
+    return None
 
 
 def _names_call(fix: Fix, finding: Finding) -> int:

@@ -323,10 +323,11 @@ class Tree:
         line = whole.most()
         if line.callee.startswith(LOADER):
             return None
-        for called in whole.by_function().values():
-            together = _together(called)
-            if 2 * together.total_ms >= whole.total_ms and together.total_ms < line.total_ms:
-                line = together
+        if line.children:
+            functions = map(_together, whole.by_function().values())
+            able = [each for each in functions if 2 * each.total_ms >= whole.total_ms]
+            below = [each for each in able if all(inner is not line for inner in each.walk())]
+            line = min(below, key=lambda branch: branch.total_ms, default=line)
         return line.site_time()
 
     def update_loop(self) -> SourceSite | None:

@@ -265,6 +265,16 @@ def test_a_script_that_profiles_itself_is_told_what_is_in_the_way(tmp_path, own)
     assert ("Remove it from the loop" in diagnosis.verdict.remedy) is own
 
 
+def test_who_traces_python_is_named_with_the_line(tmp_path):
+    run = make_run(settings={"python.traced": ["bdb.Bdb.trace_dispatch (/lib/bdb.py:80)", "cov.CTracer"]})
+    diagnosis = diagnose_paths([make_folder(tmp_path / "run", run)])
+    (found,) = [finding for finding in diagnosis.findings if finding.code == "BN911"]
+    assert found.title == "Python calls `trace_dispatch()`, `CTracer()` for each line or call that it runs"
+    assert [(site.file, site.line) for site in found.sites] == [("/lib/bdb.py", 80)]
+    (fix,) = [s for s in diagnosis.suggestions if s.finding == "BN911"]
+    assert (fix.fix, fix.can_try) == ("FX533", True)
+
+
 @pytest.mark.parametrize(("together", "doubted"), [(9000.0, True), (25.0, False)])
 def test_threads_that_wait_for_one_another_are_a_doubt(tmp_path, together, doubted):
     run = msgspec.structs.replace(make_run(), parallel_us=(together, 15.0))

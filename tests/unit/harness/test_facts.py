@@ -202,6 +202,24 @@ def test_nothing_compiled_is_all_zero_not_absent(watch: CompileWatch, tmp_path: 
     assert (tmp_path / ".run.partial/compile.json").is_file()
 
 
+def test_what_python_calls_for_each_line_is_known_by_its_name_and_place() -> None:
+    class Watch:
+        def on_call(self, *_: object) -> None:
+            return None
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(Watch().on_call)
+        found = read_settings(Seen()).get("python.traced")
+    finally:
+        sys.settrace(before)
+    assert isinstance(found, list)
+    (named,) = found
+    line = Watch.on_call.__code__.co_firstlineno
+    assert str(named).endswith(f"Watch.on_call ({__file__}:{line})")
+    assert before is not None or read_settings(Seen())["python.traced"] is None
+
+
 def test_settings_say_what_was_seen_and_leave_out_what_was_not() -> None:
     seen = Seen()
     assert "autocast.dtype" not in read_settings(seen)

@@ -566,6 +566,28 @@ def test_rare_work_is_priced_by_line() -> None:
     assert node.price_ms == pytest.approx(75.0, rel=0.01)
 
 
+@pytest.mark.parametrize(("simulated_ms", "what"), [(300.0, "other work"), (1.0, "forward passes")])
+def test_where_a_model_acts_the_rare_work_is_what_takes_most_of_it(simulated_ms: float, what: str) -> None:
+    stacks = saving(at_steps=(3, 7, 11), ms=simulated_ms)
+    acts = at(40, "policy()", function="play", loops=())
+    stacks.frames.append(acts)
+    stacks.stacks.append([len(stacks.frames) - 1])
+    stacks.phases.append("evaluation")
+    for step in (3, 7, 11):
+        stacks.step.append(step)
+        stacks.stack.append(len(stacks.stacks) - 1)
+        stacks.phase.append(len(stacks.phases) - 1)
+        stacks.after.append(stacks.phases.index("optimizer"))
+        stacks.us.append(20_000)
+        stacks.counts.append(1)
+        stacks.step_ms[step] += 20.0
+    rare = RareWork(
+        what="forward passes", evaluates=False, each_ms=simulated_ms + 20.0, every=4.0, error_ms=0.0,
+        steps=np.zeros(0, dtype=np.bool_),
+    )  # fmt: skip
+    assert rare_nodes(stacks, rare, ordinary_ms=70.0)[0].what == what
+
+
 def test_without_samples_there_is_no_tree() -> None:
     assert build_tree(Stacks(), true_ms=10.0, phases_ms={}) is None
 
@@ -863,3 +885,18 @@ def test_the_line_that_makes_the_input_is_named_where_no_loader_knows_it() -> No
     assert line is not None and (line.site.line, line.call) == (70, "sorted()")
     waits = tree_of(Seen((FETCH,), 30, "data", "optimizer"))
     assert waits.input_line() is None, "what takes most of it is waiting"
+
+
+def test_a_function_that_makes_most_of_the_input_on_several_lines_is_named() -> None:
+    def cuts(line: int, ms: float) -> tuple[Seen, Seen]:
+        outer = at(line, "vectorize()")
+        inner = at(54, "self.tokenize()", function="txt2vec", loops=())
+        deepest = at(50, "findall()", function="tokenize", loops=())
+        return (
+            Seen((outer, inner, deepest), ms, "", "optimizer"),
+            Seen((outer, at(80, "tensor()", function="to_bags", loops=())), 0.7 * ms, "", "optimizer"),
+        )
+
+    line = without_loader(*cuts(12, 20.0), *cuts(13, 18.0)).input_line()
+    assert line is not None
+    assert (line.call, line.site.line, line.total_ms) == ("self.tokenize()", 54, pytest.approx(38.0))
