@@ -126,12 +126,19 @@ def best_pair(
 
 
 def _asked(suggestion: Suggestion, timeline: Timeline) -> QuestionKey | None:
-    """Return the question that a suggestion is an answer to, which may be about one of several calls."""
+    """Return the question that a suggestion is an answer to, which may be about one of several calls.
+
+    None where its price is that of a part: nothing was asked of a part together with something else.
+    """
     fix = by_id(suggestion.fix)
     if fix.what_if is None:
         return None
-    about = ((fix.what_if, callee) for callee in fix.for_calls)
-    return next((key for key in about if key in timeline.what_ifs), fix.what_if)
+    about: list[QuestionKey] = [(fix.what_if, callee) for callee in fix.for_calls]
+    key = next((each for each in about if each in timeline.what_ifs), fix.what_if)
+    answer, predicted_ms = timeline.what_ifs.get(key), suggestion.predicted_ms
+    if answer is None or answer.relieved_ms is not None or predicted_ms is None:
+        return key
+    return key if predicted_ms - answer.step_ms <= NEGLIGIBLE_SHARE * timeline.true_ms else None
 
 
 def _alone(suggestion: Suggestion, timeline: Timeline) -> tuple[float, bool]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from torch_bottleneck.diagnose.choice import known_savings, verdicts_own_first
-from torch_bottleneck.model.codes import BottleneckClass
-from torch_bottleneck.model.diagnosis import Verdict
+from torch_bottleneck.diagnose.choice import best_pair, known_savings, verdicts_own_first
+from torch_bottleneck.model.codes import BottleneckClass, WhatIf
+from torch_bottleneck.model.diagnosis import Verdict, WhatIfResult
 from torch_bottleneck.model.fix import MeasuredHere, Suggestion
+from torch_bottleneck.timeline.result import Timeline
 
 INPUT = Verdict(bottleneck_class=BottleneckClass.INPUT, confidence="high", headline="input-bound")
 
@@ -114,3 +115,28 @@ def test_what_does_the_same_work_in_less_time_comes_before_what_leaves_it_out() 
         (left_out, msgspec.structs.replace(at_once, measured=no_gain)), INPUT, set(), 100.0
     )
     assert [s.fix for s in ordered] == ["FX504", "FX532"]
+
+
+@pytest.mark.parametrize(("alone_ms", "together"), [(60.0, 45.0), (70.0, None)])
+def test_a_price_of_a_part_has_no_pair_of_which_the_whole_was_asked(
+    alone_ms: float, together: float | None
+) -> None:
+    def answer(question: WhatIf, step_ms: float) -> WhatIfResult:
+        return WhatIfResult(question=question, step_ms=step_ms, saves_ms=100.0 - step_ms, basis="")
+
+    timeline = Timeline(
+        kind="cpu",
+        true_ms=100.0,
+        profiled_ms=None,
+        steps=4,
+        budget=(),
+        what_ifs={
+            WhatIf.INPUT_READY: answer(WhatIf.INPUT_READY, 60.0),
+            WhatIf.OPTIMIZER_FUSED: answer(WhatIf.OPTIMIZER_FUSED, 85.0),
+        },
+        after={(WhatIf.INPUT_READY, WhatIf.OPTIMIZER_FUSED): 45.0},
+    )
+    pair = best_pair(
+        (suggestion("FX107", "BN101", alone_ms), suggestion("FX311", "BN305", 85.0)), timeline, 100.0
+    )
+    assert (pair.predicted_ms if pair is not None else None) == together
