@@ -72,6 +72,7 @@ RECORDS: dict[str, Record] = {
     "FX512": Record(predictions=2, error=0.9313, close=1, bounds=0, held=0),
     "FX514": Record(predictions=0, error=None, close=0, bounds=2, held=1),
     "FX517": Record(predictions=0, error=None, close=0, bounds=1, held=1),
+    "FX518": Record(predictions=1, error=0.001, close=1, bounds=0, held=0),
     "FX523": Record(predictions=2, error=0.0378, close=2, bounds=0, held=0),
     "FX524": Record(predictions=2, error=0.1151, close=1, bounds=0, held=0),
     "FX525": Record(predictions=0, error=None, close=0, bounds=1, held=1),
