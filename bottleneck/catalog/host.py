@@ -211,6 +211,7 @@ writer.join()  # before the next one, or at the end""",
         " list in a few launches. Samples, priorities and nodes of a tree fit into arrays: NumPy or torch handle"
         " a whole batch in one operation per level.",
         when=seen("host.extra_loop", "==", True, "a Python loop is most of it"),
+        keeps_what="FX504",
         what_if_bound=True,
         bound_weight=_LOOP_WEIGHT,
         basis="the step without it; the same work in a few operations takes time, too",

@@ -79,7 +79,7 @@ def match(
     made: dict[str, tuple[Fix, Suggestion, float]] = {}
     for fix, suggestion, cost_ms in chosen.values():
         answer = what_ifs.get(fix.narrower) if fix.narrower is not None else None
-        own = _for_call(answer.call, suggestion, fixes, context) if answer is not None else None
+        own = _for_call(answer, suggestion, fixes, context) if answer is not None else None
         if own is not None and own[0].id not in chosen:
             made[own[0].id] = (*own, cost_ms)
     chosen |= made
@@ -101,20 +101,17 @@ def match(
 
 
 def _for_call(
-    call: str, general: Suggestion, fixes: Iterable[Fix], context: Mapping[str, JsonValue]
+    answer: WhatIfResult, general: Suggestion, fixes: Iterable[Fix], context: Mapping[str, JsonValue]
 ) -> tuple[Fix, Suggestion] | None:
     """Return the fix that is made for the call which another suggestion names: it gains what that one does."""
     for fix in fixes:
-        # Other beginnings name a kind of work, as an evaluation.
-        if fix.status == "removed" or not call.startswith(
-            tuple(each for each in fix.for_calls if "." in each)
-        ):
+        if fix.status == "removed" or not (answer.callee and answer.callee.startswith(fix.for_calls)):
             continue
         unknown = _unchecked(fix, context)
         if unknown is not None and not general.note:
             return fix, msgspec.structs.replace(
                 _suggest(fix, None, context, {}, unknown),
-                title=fix.named.format(call=f"`{call}`") if fix.named else fix.title,
+                title=fix.named.format(call=f"`{answer.call}`") if fix.named else fix.title,
                 finding=general.finding,
                 predicted_ms=general.predicted_ms,
                 saves_ms=general.saves_ms,

@@ -321,8 +321,8 @@ with torch.autocast(device.type, enabled=device.type == "cuda"):
         what_if_bound=True,
         basis="sums of gradients may take longer",
         risk=Risk.CHANGES_NUMERICS,
-        may_break="Gradients of the calls are added up in 16 bits before they are converted. A CUDA graph that is"
-        " captured needs the cache off.",
+        may_break="What was converted does not follow an update: weights must not change inside of the context."
+        " Gradients of the calls are added up in 16 bits. A CUDA graph that is captured needs the cache off.",
         code="""\
 import torch
 

@@ -54,13 +54,11 @@ def verdicts_own_first(
 def _what_stays_first(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
     """Put what does the same work in less time right before what leaves that work out."""
     ordered = list(suggestions)
-    for each in filter(lambda s: s.leaves_out, suggestions):
-        at = ordered.index(each)
-        same = (s for s in ordered[at:] if s.finding == each.finding and not (s.leaves_out or s.note))
-        keeps = next((s for s in same if s.saves_ms and s.helps is not False), None)
-        if keeps is not None:
+    for keeps in [s for s in suggestions if by_id(s.fix).keeps_what and s.saves_ms and s.helps is not False]:
+        leaves = next((s for s in ordered if s.fix == by_id(keeps.fix).keeps_what), None)
+        if leaves is not None and ordered.index(leaves) < ordered.index(keeps):
             ordered.remove(keeps)
-            ordered.insert(at, keeps)
+            ordered.insert(ordered.index(leaves), keeps)
     return ordered
 
 

@@ -12,7 +12,8 @@ The destructor of a profile that was never ended is a segmentation fault, so its
 
 With a GPU each profile that ends, also one of operators alone, leaves a thread behind that takes CUPTI away
 at the program's next call of CUDA. Where none follows, as behind an exception, the destructor of Kineto waits
-for that thread for ever (torch 2.11). So such a process ends before destructors run, too.
+for that thread for ever (torch 2.11). At the end of the script such a call is made; if the thread stays, this
+process, too, ends before destructors run.
 """
 
 from __future__ import annotations
@@ -21,12 +22,17 @@ import contextlib
 import ctypes
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from ..clocks import sleep
 from . import torch_private
 
 _registered = False
-_ended = False
+_left: set[str] = set()
+"""Threads that the ends of profiles have left behind."""
+_GOES_SECONDS = 0.5
+_LOOKS = 10
 
 
 def profile_begins() -> None:
@@ -37,13 +43,35 @@ def profile_begins() -> None:
         os.register_at_fork(after_in_child=end_before_destructors)
 
 
-def profile_ends() -> None:
-    """A profile of ours has ended."""
-    global _ended  # noqa: PLW0603 - as above
-    if not _ended and torch_private.device_kind() != "cpu":
-        _ended = True
+@contextlib.contextmanager
+def profile_ends() -> Iterator[None]:
+    """Keep in mind, around the end of a profile of ours, which threads of this process it leaves behind."""
+    before = _threads()
+    try:
+        yield
+    finally:
+        if torch_private.device_kind() == "cuda":
+            _left.update(_threads() - before)
+
+
+def program_ends() -> None:
+    """The script has ended: have go what profiles have left behind, or end the process before destructors."""
+    for _ in range(_LOOKS):
+        if not _left & _threads():
+            return
+        with contextlib.suppress(Exception):
+            torch_private.wait_for_device()  # a call of CUDA
+        sleep(_GOES_SECONDS / _LOOKS)
+    if _left & _threads():
         # Only what registers after Kineto's destructors runs before them.
         end_before_destructors()
+
+
+def _threads() -> set[str]:
+    """Return the threads of this process, as far as the system tells."""
+    with contextlib.suppress(OSError):
+        return set(os.listdir("/proc/self/task"))  # noqa: PTH208 - names, and no more
+    return set()
 
 
 def record_nothing(*, with_stack: bool = False) -> None:

@@ -216,12 +216,13 @@ def leave(mode: Any) -> None:
         torch.overrides._push_mode(each)
 
 
-def gradient_shape(node: Any, number: int) -> tuple[int, ...]:
-    """Return the shape of a gradient that a node takes, by the input's number; empty if it is not known."""
+def gradient_kind(node: Any, number: int) -> tuple[tuple[int, ...], Any]:
+    """Return shape and type of a gradient that a node takes, by the input's number; (), None if not known."""
     try:
-        return tuple(node._input_metadata[number].shape)
+        known = node._input_metadata[number]
+        return tuple(known.shape), known.dtype
     except (AttributeError, IndexError, RuntimeError, TypeError):
-        return ()
+        return (), None
 
 
 def grad_of_tensor() -> Any:

@@ -79,6 +79,8 @@ class WhatIfResult(msgspec.Struct, frozen=True, kw_only=True):
     """The call that it is about, as `Finding.callee`, where the question is asked for each of several."""
     call: str = ""
     """The call of the user's that takes the time, as written; empty where there is not one."""
+    callee: str = ""
+    """What that calls in a library, where the gain is its alone."""
     step_ms: float
     """Predicted true step time."""
     saves_ms: float

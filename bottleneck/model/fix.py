@@ -250,6 +250,8 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     persist take another order from the second pass over the data on."""
     leaves_out: bool = False
     """A trial leaves out a function that may draw random numbers: those that follow are others then."""
+    keeps_what: str = ""
+    """Id of the fix that leaves out the work that this one does in less time."""
     compiles: bool = False
     """The first run with it compiles; later ones may find that in a cache."""
     shortens: tuple[Shortens, ...] = ()

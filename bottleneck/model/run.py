@@ -533,7 +533,7 @@ class GraphLines(_Record, frozen=True, kw_only=True):
     again: list[float] = []
     """By node: 1 where it converts what another one has converted before. Empty where none does."""
     weights_again: int = 0
-    """How many of these convert a leaf: autocast keeps what it converts of leaves, if its cache is on."""
+    """How many of these convert a parameter: autocast keeps what it converts of them, if its cache is on."""
 
 
 class CopyFacts(_Record, frozen=True, kw_only=True):

@@ -553,7 +553,7 @@ class PythonTraced(Analyzer):
         takes is several times as long then, and so is what libraries do in Python.
 
     How it is measured
-        sys.gettrace and sys.getprofile on the training thread, in the baseline.
+        sys.gettrace and sys.getprofile on the training thread, once between its steps.
 
     What it costs you
         Not known from a trace. A trial runs steps without it.

@@ -145,8 +145,8 @@ class FlopStep:
         profile, self._profile = self._profile, None
         self.busy = True
         try:
-            profile.stop()
-            profile_forks.profile_ends()
+            with profile_forks.profile_ends():
+                profile.stop()
         finally:
             self.busy = False
         return profile
@@ -195,8 +195,8 @@ class FlopStep:
         self.busy = True
         with contextlib.suppress(Exception):
             if self._profile is not None:
-                self._profile.stop()
-                profile_forks.profile_ends()
+                with profile_forks.profile_ends():
+                    self._profile.stop()
         stored = self._looks != "calls"
         self._looks = "calls"
         if not stored and (store is None or not self._counts):

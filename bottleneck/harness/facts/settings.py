@@ -240,7 +240,8 @@ def _tracers() -> JsonValue:
         code = getattr(function, "__code__", None)
         named = function if code is not None else type(tracer)
         name = f"{named.__module__}.{named.__qualname__}"
-        if not _is_ours(name):
+        # A profiler of torch that keeps stacks: FX519 is about it.
+        if not _is_ours(name) and name != "builtins.TraceContext":
             found.append(f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else name)
     return found or None
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from .. import torch_private
 
 _MOST_NODES = 100_000
@@ -63,11 +65,11 @@ def described(nodes: Iterable[Any]) -> list[GraphNode]:
             key=_key(node),
             leaf=getattr(node, "variable", None),
             edges=tuple(
-                (_key(after), len(torch_private.gradient_shape(after, number)) >= 2)
+                (_key(after), len(torch_private.gradient_kind(after, number)[0]) >= 2)
                 for after, number in node.next_functions
                 if after is not None
             ),
-            numbers=math.prod(torch_private.gradient_shape(node, 0) or (0,)),
+            numbers=math.prod(torch_private.gradient_kind(node, 0)[0] or (0,)),
             is_python=is_python(node),
         )
         for node in nodes
@@ -75,24 +77,34 @@ def described(nodes: Iterable[Any]) -> list[GraphNode]:
 
 
 class Conversions:
-    """Which nodes of a step convert what another one has converted before."""
+    """Which nodes of a step convert to a number type what another one has converted to it before.
+
+    A weight that was updated in between is another one.
+    """
 
     def __init__(self) -> None:
-        self._first: dict[tuple[int, int], int | None] = {}
+        self._first: dict[tuple[int, int, int, Any], tuple[int, Any]] = {}
+        """The first node by the key of what it converts, the number of that output, the version of a leaf and
+        the type; and the leaf, whose key is no other's as long as it lives."""
         self.again: set[int] = set()
         """Their sequence numbers."""
-        self.of_leaves = 0
+        self.of_weights = 0
 
     def note(self, nodes: Iterable[Any]) -> None:
         """Look at the graph of a backward; a node that was looked at before counts once."""
         converting = [node for node in nodes if node.name() == _CONVERTS]
         for node in sorted(converting, key=lambda node: sequence_number(node) or 0):
             (source, output), number = node.next_functions[0], sequence_number(node)
-            if source is None or number is None or number in self.again:
+            leaf, into = getattr(source, "variable", None), torch_private.gradient_kind(node, 0)[1]
+            if source is None or number is None or number in self.again or into is None:
                 continue
-            if self._first.setdefault((_key(source), output), number) != number:
+            given = leaf.dtype if leaf is not None else torch_private.gradient_kind(source, output)[1]
+            if given == into:
+                continue
+            key = _key(source), output, leaf._version if leaf is not None else 0, into
+            if self._first.setdefault(key, (number, leaf))[0] != number:
                 self.again.add(number)
-                self.of_leaves += hasattr(source, "variable")
+                self.of_weights += isinstance(leaf, torch.nn.Parameter)
 
 
 def sequence_number(node: Any) -> int | None:

@@ -118,7 +118,7 @@ class GraphWatch:
             unread_by=unread,
             idle=[idle.get(number, 0.0) for number in sorted(nodes)] if idle else [],
             again=[float(number in again.again) for number in sorted(nodes)] if again.again else [],
-            weights_again=again.of_leaves,
+            weights_again=again.of_weights,
         )
 
     def _unread(self) -> tuple[list[UnreadGradients], dict[int, float]]:

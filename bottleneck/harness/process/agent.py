@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...clocks import perf_counter_ns
-from .. import torch_private
+from .. import profile_forks, torch_private
 from ..events.table import (
     ANOMALIES,
     BACKWARD,
@@ -140,6 +140,10 @@ class Agent(StepObserver[LoaderWatch]):
         super().uninstall()
         self._learned.lines.end()
         self._failures.detach()
+
+    def program_ends(self) -> None:
+        """The script has ended, and nothing of ours is on: what profiles have left behind goes, too."""
+        profile_forks.program_ends()
 
     def forked(self) -> None:
         """See `StepObserver`."""

@@ -165,6 +165,7 @@ class Session:
                     self._trial.conclude()
                     self._trial.uninstall()
                 self.agent.uninstall()
+                self.agent.program_ends()
                 if self._trial is not None:
                     self._trial.finish()
                     self._trial.end_helpers()

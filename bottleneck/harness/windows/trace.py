@@ -123,8 +123,8 @@ class TraceSession:
         self._last = self._profile.step_num
         if at_cut:
             self.passed += 1
-        self._profile.stop()
-        profile_forks.profile_ends()
+        with profile_forks.profile_ends():
+            self._profile.stop()
         self.stop_ms = (perf_counter_ns() - began) / 1e6
 
     def abandon(self) -> None:

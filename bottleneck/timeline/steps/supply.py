@@ -387,7 +387,9 @@ def _divided(
     # Without workers the wait is the production, with what is around it.
     each = supply.production_ms / supply.workers if supply.workers else supply.wait_ms
 
-    def without(question: WhatIf, ms_gone: float, basis: str, *, bound: bool, call: str = "") -> WhatIfResult:
+    def without(
+        question: WhatIf, ms_gone: float, basis: str, *, bound: bool, call: str = "", callee: str = ""
+    ) -> WhatIfResult:
         step = max(rest_ms, true_ms - ms_gone)
         share = min(1.0, ms_gone / max(each, 1e-6))
         on_cores = max(true_ms * (1.0 - share * share_of_cores), (1.0 - share) * each)
@@ -395,7 +397,13 @@ def _divided(
             step, bound = on_cores, True
             basis += "; workers and training fill the cores, so that the training gets that processor time"
         return WhatIfResult(
-            question=question, call=call, step_ms=step, saves_ms=true_ms - step, basis=basis, bound=bound
+            question=question,
+            call=call,
+            callee=callee,
+            step_ms=step,
+            saves_ms=true_ms - step,
+            basis=basis,
+            bound=bound,
         )
 
     own = supply.own_call
@@ -429,6 +437,7 @@ def _divided(
             + (f" and the rest of {supply.call_function}()" if supply.call_function else ""),
             bound=False,
             call=call.call,
+            callee="" if supply.call_function else call.callee,
         )
     else:
         yield without(

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from torch_bottleneck.catalog.build import seen
 from torch_bottleneck.catalog.conditions import filled_code
 from torch_bottleneck.catalog.match import match
 from torch_bottleneck.catalog.registry import FIXES, by_code, by_id, search
@@ -105,12 +106,17 @@ def test_the_fix_for_the_call_that_a_narrower_answer_is_about_comes_first_with_i
     cheaper = make("FX001", narrower=WhatIf.PRODUCTION_CHEAPER)
     for_it = make("FX002", "BN904", for_calls=("gc.",), named="Take {call} out")
     (given,) = answer(WhatIf.PRODUCTION_CHEAPER, 30.0).values()
-    for call, wanted in (("gc.collect()", ["FX002", "FX001"]), ("np.clip()", ["FX001"])):
-        answers = {given.question: msgspec.structs.replace(given, call=call)}
+    for callee, wanted in (("gc.collect", ["FX002", "FX001"]), ("numpy.clip", ["FX001"]), ("", ["FX001"])):
+        answers = {given.question: msgspec.structs.replace(given, call="gc.next()", callee=callee)}
         found = match([finding("BN101")], {}, answers, 100.0, fixes=[cheaper, for_it])
         assert ids(found) == wanted
         assert {(s.finding, s.predicted_ms) for s in found} == {("BN101", 70.0)}
     assert match([finding("BN101")], {}, {}, 100.0, fixes=[for_it]) == ()
+    there = msgspec.structs.replace(given, call="collect()", callee="gc.collect")
+    elsewhere = make("FX002", "BN904", for_calls=("gc.",), when=seen("device.kind", "==", "cuda", "a GPU"))
+    answers = {given.question: there}
+    found = match([finding("BN101")], {"device.kind": "cpu"}, answers, 100.0, fixes=[cheaper, elsewhere])
+    assert ids(found) == ["FX001"], "its own conditions hold, too"
 
 
 @pytest.mark.parametrize(("saves", "first"), [(59.5, "FX002"), (50.0, "FX001")])

@@ -63,3 +63,38 @@ def test_a_graph_that_two_passes_go_through_counts_once(layer: nn.Linear) -> Non
     graph = watch.end()
     assert graph is not None
     assert graph.weights_again == round(sum(graph.again)) == 2
+
+
+def test_a_weight_that_was_updated_in_between_is_another_one(layer: nn.Linear) -> None:
+    watch = GraphWatch()
+    watch.begin()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = layer(torch.randn(4, 8)).square().mean()
+        loss.backward()
+        optimizer.step()
+    graph = watch.end()
+    assert graph is None or not any(graph.again)
+
+
+def test_other_types_copies_and_inputs_are_no_weights_converted_again() -> None:
+    x = torch.randn(4, 8, requires_grad=True)
+    h = x * 2.0
+    loss = (h.to(torch.bfloat16).float() + h.to(torch.float64).float()).sum()
+    loss = loss + sum(h.to(torch.float32, copy=True).sum() for _ in range(2))
+    assert converted(loss) == (0, 0)
+    twice = x.to(torch.bfloat16).sum() + x.to(torch.bfloat16).square().sum()
+    assert converted(twice.float()) == (1, 0)
+
+
+def test_leaves_that_come_and_go_are_not_taken_for_one_another() -> None:
+    watch = GraphWatch()
+    watch.begin()
+    for _ in range(6):
+        mixed = torch.rand(4, 8, requires_grad=True)
+        out = mixed.to(torch.bfloat16).square().sum()
+        torch.autograd.grad(out, mixed, create_graph=True)
+        del mixed, out
+    graph = watch.end()
+    assert graph is None or not any(graph.again)

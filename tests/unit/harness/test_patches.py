@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import cProfile
 import gc
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -1380,3 +1382,34 @@ def test_dot_products_are_those_of_bmm_and_einsum(put_in: Callable[..., Patch]) 
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.bmm(rows, columns).dtype is torch.bfloat16
     assert patch.count == 6
+
+
+def test_tracers_of_python_are_put_back_and_those_in_c_stay(put_in: Callable[..., Patch]) -> None:
+    trace, profile = sys.gettrace(), sys.getprofile()
+
+    def tracer(*_: Any) -> None:
+        return None
+
+    try:
+        sys.settrace(tracer)
+        patch = put_in("FX533")
+        patch.training_begins()
+        assert sys.gettrace() is None
+        patch.uninstall()
+        assert sys.gettrace() is tracer
+        patch = put_in("FX533")
+        patch.training_begins()
+        sys.settrace(other := lambda *_: None)
+        patch.uninstall()
+        assert sys.gettrace() is other, "what the script has begun meanwhile"
+        sys.settrace(None)
+        in_c = cProfile.Profile()
+        in_c.enable()
+        if sys.getprofile() is not None:  # not by sys.monitoring
+            with pytest.raises(NotSwitchable, match="written in C"):
+                put_in("FX533").training_begins()
+            assert sys.getprofile() is in_c
+        in_c.disable()
+    finally:
+        sys.settrace(trace)
+        sys.setprofile(profile)

@@ -58,36 +58,44 @@ class NoProfiler(Patch):
 
 
 class NotTraced(Patch):
-    """What Python calls for each line or call is not called on the training thread."""
+    """What Python calls for each line or call is not called on the training thread.
+
+    Only functions of Python: what is written in C, as coverage is, loses count of the frames meanwhile, or
+    cannot be put back by Python.
+    """
 
     fix = "FX533"
     live = True
     for_ranks = True
 
     def install(self) -> None:
-        self._tracers: tuple[Any, Any] | None = None
+        self._tracers: tuple[Any, Any] = (None, None)
 
     def training_begins(self) -> None:
         """End it.
 
         Raises:
-            NotSwitchable: nothing is called.
+            NotSwitchable: nothing is called, or what is cannot be put back.
         """
-        if self._tracers is None:
-            tracers = sys.gettrace(), sys.getprofile()
-            if tracers == (None, None):
-                raise NotSwitchable("nothing traces the script's Python")
-            self._tracers = tracers
-            sys.settrace(None)
-            sys.setprofile(None)
-            self.acted(None)
+        if any(self._tracers):
+            return
+        tracers = sys.gettrace(), sys.getprofile()
+        if not any(tracers):
+            raise NotSwitchable("nothing traces the script's Python")
+        if not all(each is None or inspect.isroutine(each) for each in tracers):
+            raise NotSwitchable("what is called is written in C, and would not work as before")
+        self._tracers = tracers
+        sys.settrace(None)
+        sys.setprofile(None)
+        self.acted(None)
 
     def uninstall(self) -> None:
         super().uninstall()
-        if self._tracers is not None:
-            trace, profile = self._tracers
-            self._tracers = None
+        (trace, profile), self._tracers = self._tracers, (None, None)
+        # What the script has begun meanwhile stays.
+        if trace is not None and sys.gettrace() is None:
             sys.settrace(trace)
+        if profile is not None and sys.getprofile() is None:
             sys.setprofile(profile)
 
     def evidence(self) -> str:
