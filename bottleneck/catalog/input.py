@@ -294,8 +294,8 @@ class Shared(IterableDataset):
         id="FX109",
         title="Compute less padding: bucket or pack sequences",
         addresses=("BN312", "BN301", "BN306"),
-        what_to_change="Group samples of similar length into batches, or pack several into one row. Padded"
-        " positions cost as much as real ones. The Trainer of Transformers 5 groups with"
+        what_to_change="Pad in collate_fn, to the longest sample of the batch, not to a fixed length. Group samples"
+        " of similar length into batches, or pack several into one row. Padded positions cost as much as real ones. The Trainer of Transformers 5 groups with"
         ' train_sampling_strategy="group_by_length" (group_by_length=True before).',
         when=seen("batch.padding_share", ">=", 0.1, "at least a tenth of the batch is padding"),
         risk=Risk.NEEDS_REVIEW,

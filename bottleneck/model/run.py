@@ -688,6 +688,9 @@ class BatchFacts(_Record, frozen=True, kw_only=True):
     pinned: bool | None = None
     distinct_shapes: int | None = None
     padding_share: float | None = None
+    """Of the positions of the first batches."""
+    beyond_share: float | None = None
+    """Of these positions, those behind the end of the longest sample of their batch."""
 
 
 class WorkerStart(_Record, frozen=True, kw_only=True):

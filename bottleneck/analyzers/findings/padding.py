@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from ...model.codes import WhatIf
 from ...model.finding import Evidence, Finding
 from ...model.words import ms, percent
+from ...timeline.steps.facts import MUCH_PADDING
 from ..base import Analyzer, Facts
-
-_LEAST_SHARE = 0.1
-"""Of the batch: below it, grouping samples by length gains little."""
 
 
 class Padding(Analyzer):
@@ -25,11 +23,13 @@ class Padding(Analyzer):
 
     How it is measured
         The first batches of the loader: positions that the attention mask, or a boolean mask in the
-        shape of a padding mask, marks as padded.
+        shape of a padding mask, marks as padded; else the ends of rows of integers that are one number,
+        which hardly occurs elsewhere.
 
     What it costs you
-        The step is replayed with that share of the work of forward, loss and backward gone. This is
-        an upper bound: batches of similar lengths are padded a little, too. Attention, which grows
+        The step is replayed with a share of the work of forward, loss and backward gone: what lies
+        behind the longest sample of each batch, where that is a tenth or more, else all padding. This
+        is an upper bound: batches of similar lengths are padded a little, too. Attention, which grows
         with the square of the length, may save more.
 
     What it is not
@@ -49,12 +49,15 @@ class Padding(Analyzer):
         """Price what is padded."""
         share = facts.number("batch.padding_share")
         answer = facts.ask(WhatIf.PADDING_GONE)
-        if share is None or share < _LEAST_SHARE or answer is None:
+        if share is None or share < MUCH_PADDING or answer is None:
             return
-        loader = facts.training_loader()
+        loader, beyond = facts.training_loader(), facts.number("batch.beyond_share") or 0.0
+        title = f"{percent(share)} of the batch is padding, which takes up to {ms(answer.saves_ms)} per step"
+        if beyond >= MUCH_PADDING:
+            title = f"{percent(beyond)} of a batch is behind its longest sample: up to {ms(answer.saves_ms)}"
         yield self.finding(
             facts,
-            f"{percent(share)} of the batch is padding, which takes up to {ms(answer.saves_ms)} per step",
+            title,
             answer=answer,
             evidence=[
                 Evidence(

@@ -84,6 +84,7 @@ def _loader(loaders: Sequence[LoaderFacts] | None) -> dict[str, JsonValue]:
         out["loader.duplicated"] = loader.duplicated_samples_share > 0.01
     if loader.batch is not None:
         out["batch.padding_share"] = loader.batch.padding_share
+        out["batch.beyond_share"] = loader.batch.beyond_share
     return out
 
 

@@ -45,6 +45,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "loader.bursty": "bool: production keeps up on average, yet fetches wait",
     "loader.duplicated": "bool: several workers yielded the same samples",
     "input.wait_share": "float",
+    "batch.beyond_share": "float: elements behind the longest sample of a batch over all of a typical one",
     "batch.padding_share": "float: padded elements over all elements of a typical batch",
     # copies and synchronisations
     "copies.pageable_blocking": "bool: host-to-device copies from pageable memory block the host",

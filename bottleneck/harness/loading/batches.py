@@ -22,6 +22,9 @@ MAX_DEPTH = 4
 MASKS_READ = 16
 HASHED_BATCHES = 32
 HASHED_BYTES = 4096
+_SHORTEST = 8
+"""Columns from which a table of integers may be one of sequences."""
+_HARDLY = 0.01
 FEW_SAMPLES = 16
 """Fewer samples than this tell nothing about duplicates."""
 
@@ -35,6 +38,7 @@ class BatchBook:
         self._shapes: set[tuple[tuple[int, ...], ...]] = set()
         self._masked = 0
         self._mask_total = 0
+        self._beyond = 0
         self._hashes: dict[int, int] = {}
         self._hashed = 0
 
@@ -69,6 +73,7 @@ class BatchBook:
             self._first,
             distinct_shapes=len(self._shapes),
             padding_share=(round(1 - self._masked / self._mask_total, 4) if self._mask_total else None),
+            beyond_share=(round(self._beyond / self._mask_total, 4) if self._mask_total else None),
         )
 
     def duplicated_share(self, *, workers: int) -> float | None:
@@ -83,19 +88,28 @@ class BatchBook:
         return round(1 - len(self._hashes) / total, 4)
 
     def _read_padding(self, batch: object, tensors: list[Any]) -> None:
-        """Count real and padded positions, by the mask under its usual name, or by a mask's shape."""
+        """Count padded positions: by the mask under its usual name, by a mask's shape, or by the numbers."""
         named = batch.get("attention_mask") if isinstance(batch, Mapping) else None
         if isinstance(named, torch.Tensor) and named.device.type == "cpu" and named.numel():
-            self._masked += int((named != 0).sum())
-            self._mask_total += named.numel()
+            self._count_real(named != 0)
             return
-        for mask in tensors:
-            beside = any(t is not mask and t.shape[:2] == mask.shape for t in tensors)  # no causal mask
-            real = _real_positions(mask) if beside else None
+        for tensor in tensors:
+            beside = any(t is not tensor and t.shape[:2] == tensor.shape for t in tensors)  # no causal mask
+            real = _real_positions(tensor) if beside else None
             if real is not None:
-                self._masked += real
-                self._mask_total += mask.numel()
+                self._count_real(real)
                 return
+        for tensor in tensors:
+            real = _real_numbers(tensor)
+            if real is not None:
+                self._count_real(real)
+                return
+
+    def _count_real(self, real: Any) -> None:
+        self._masked += int(real.sum())
+        self._mask_total += real.numel()
+        if real.dim() == 2:
+            self._beyond += int((~real.any(0)).sum()) * len(real)
 
     def _hash_samples(self, tensors: list[Any]) -> None:
         self._hashed += 1
@@ -128,8 +142,8 @@ def _memory_bytes(tensors: list[Any]) -> int:
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
-def _real_positions(mask: Any) -> int | None:
-    """How many positions a boolean mask marks as real; None if it marks no padding.
+def _real_positions(mask: Any) -> Any | None:
+    """Return the positions that a boolean mask marks as real; None if it marks no padding.
 
     A padding mask is one run per row, then the other value to the row's end (or the other way round), and
     the longest row has no padding. Whether True means real or padded differs between programs, so the value
@@ -146,7 +160,27 @@ def _real_positions(mask: Any) -> int | None:
     begins, ends = mask[:, 0] == value, mask[:, -1] == value
     if bool((real != value).any()) or not (bool(begins.all()) or bool(ends.all())):
         return None
-    return int((mask == value).sum())
+    return mask == value
+
+
+def _real_numbers(numbers: Any) -> Any | None:
+    """Return the positions before the ends of rows of integers; None where these do not look padded.
+
+    Rows of tokens or neighbours that are padded end in one number, which hardly occurs before, and not all
+    in as many of it.
+    """
+    if numbers.dtype != torch.int64 or numbers.dim() != 2 or numbers.device.type != "cpu":
+        return None
+    if numbers.shape[0] < 2 or numbers.shape[1] < _SHORTEST:
+        return None
+    filled = numbers == numbers[:, -1].mode().values
+    padded = filled.flip(1).cumprod(1).flip(1).bool()
+    length = (~padded).sum(1)
+    ends = length < numbers.shape[1]
+    inside = int((filled & ~padded).sum())
+    if 2 * int(ends.sum()) < len(ends) or inside > _HARDLY * int(length.sum()) or len(length.unique()) == 1:
+        return None
+    return ~padded
 
 
 def _collect(batch: object, found: list[Any], depth: int) -> None:

@@ -33,6 +33,11 @@ _EACH_BY_ITSELF = 2.0
 
 
 # No slots: what follows from the facts is worked out once and kept.
+
+MUCH_PADDING = 0.1
+"""Share of a batch: where less is padded, grouping samples by length gains little."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """What is known about a run besides its trace."""
@@ -245,9 +250,16 @@ class Facts:
 
     @property
     def padding_share(self) -> float:
-        """Padded positions over all of a typical batch; 0 where no padding was seen."""
+        """Share of the positions of a batch that can be spared; 0 where no padding was seen.
+
+        Those behind the longest sample of the batch, where they are many; else all that are padded.
+        """
         loader = training_loader(self.loaders)
-        return (loader.batch.padding_share or 0.0) if loader is not None and loader.batch is not None else 0.0
+        batch = loader.batch if loader is not None else None
+        if batch is None:
+            return 0.0
+        beyond = batch.beyond_share or 0.0
+        return beyond if beyond >= MUCH_PADDING else batch.padding_share or 0.0
 
 
 def on_gpu(run: Run | None) -> bool:

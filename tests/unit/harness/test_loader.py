@@ -401,6 +401,27 @@ def test_a_padding_mask_is_known_by_its_shape_whatever_it_is_called(
     assert (facts.device, facts.pinned) == ("cpu", None)
 
 
+def shares(*tensors: torch.Tensor) -> tuple[float | None, float | None]:
+    book = BatchBook()
+    book.note(tensors, list(tensors), several_workers=False)
+    facts = book.facts()
+    assert facts is not None
+    return facts.padding_share, facts.beyond_share
+
+
+def test_without_a_mask_rows_that_end_in_one_number_are_padded_and_told_apart_from_features() -> None:
+    ids = torch.arange(1, 81).reshape(4, 20)
+    length = torch.tensor([10, 4, 16, 10])
+    padded = torch.where(torch.arange(20) < length[:, None], ids, 0)
+    assert shares(padded) == (0.5, 0.2), "four columns are behind the longest"
+    assert shares(torch.rand(4, 20), padded) == (0.5, 0.2)
+    assert shares(ids) == (None, None)
+    counts = torch.where(ids % 3 == 0, padded, 0)
+    assert shares(counts) == (None, None), "that number is all over the rows"
+    assert shares(torch.where(torch.arange(20) < 10, ids, 0)) == (None, None), "columns that hold nothing"
+    assert shares(padded.float()) == (None, None)
+
+
 def test_loader_json_is_written_even_before_anything_happened(watch: LoaderWatch, tmp_path: Path) -> None:
     watch.write()
     assert (tmp_path / ".run.partial/loader.json").read_text().strip() == "[]"

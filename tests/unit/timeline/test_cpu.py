@@ -595,14 +595,16 @@ def test_time_outside_the_phases_that_grows_from_step_to_step_is_host_work(
     assert timeline.part_ms(Part.HOST) == pytest.approx(grown, abs=0.03)
 
 
-def test_padding_takes_its_share_of_the_work_on_the_batch_and_none_of_the_update():
+@pytest.mark.parametrize(("beyond", "saves_ms"), [(None, 4.0), (0.05, 4.0), (0.2, 2.0)])
+def test_padding_takes_its_share_of_the_work_on_the_batch_and_none_of_the_update(beyond, saves_ms):
     trace, steps = training(4, math=5000.0, optimizer=5000.0)
     run, kept = run_of(15.0, {"forward": 5.0, "backward": 5.0, "optimizer": 5.0})
-    padded = [LoaderFacts(id=0, cls="DataLoader", fetches=10, batch=BatchFacts(padding_share=0.4))]
+    batch = BatchFacts(padding_share=0.4, beyond_share=beyond)
+    padded = [LoaderFacts(id=0, cls="DataLoader", fetches=10, batch=batch)]
     answer = read(trace, steps, true_ms=15.0, run=run, kept=kept, loaders=padded).what_ifs[
         WhatIf.PADDING_GONE
     ]
-    assert answer.saves_ms == pytest.approx(4.0, rel=0.02)
+    assert answer.saves_ms == pytest.approx(saves_ms, rel=0.02)
     assert answer.bound
     assert WhatIf.PADDING_GONE not in read(trace, steps, true_ms=15.0, run=run, kept=kept).what_ifs
 
