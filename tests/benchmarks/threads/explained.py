@@ -885,4 +885,16 @@ EXPLAINED: dict[str, str] = {
         "The call and its line were named, the fix was that of a model that acts often. Since: FX504, of "
         "that call, first. A step here is one of four updates between two rollouts."
     ),
+    "NN02": (
+        "The step that the tool saw was 57.3 ms, on a machine that varies: tried in the run, 2.59x. Both "
+        "plain runs give 2.06x."
+    ),
+    "NN03": (
+        "No mask tells the padding. Since: by rows of integers that end in one number, FX109 first, 23.2 of "
+        "52.3 ms at best."
+    ),
+    "NN07": (
+        "The price is that of the call alone. The cure makes it once for several patches, and spares the "
+        "reading, too."
+    ),
 }
