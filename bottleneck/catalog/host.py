@@ -17,7 +17,7 @@ _SYNC_MODE = docs("generated/torch.cuda.set_sync_debug_mode.html", "torch.cuda.s
 _CPU = given("device.kind", "==", "cpu", "training runs on the CPU")
 _THREADS = docs("notes/cpu_threading_torchscript_inference.html", "CPU threading")
 
-_ACTS = "forward passes without gradients"
+_ACTS = "forward passes without gradients and what goes with them"
 
 _ARRAY_WEIGHT = 0.8
 """Of what torch.tensor takes for a list, np.stack leaves a hundredth for arrays, np.array a fifth to a quarter

@@ -169,8 +169,8 @@ CONTEXT_KEYS: dict[str, str] = {
     "gc.ms_per_step": "float",
     "host.named_share": "float: checkpoint, logging, validation work",
     "host.grown_ms": "float: time outside the phases that the mean step has and the first had not",
-    "host.rare": 'str: what only some steps do, "evaluation", "forward passes without gradients" (of a'
-    ' model in training mode), "other work"; "none" was seen',
+    "host.rare": 'str: what only some steps do, "evaluation", "forward passes without gradients and what goes'
+    ' with them" (of a model in training mode), "other work"; "none" was seen',
     "denormals.share": "float: of the optimizers' numbers on the CPU, parameters, gradients and state",
     "denormals.flushed": "bool: denormal numbers are taken for zeros",
     "calls.modes": "list[str]: types of the modes that each call of a function of torch's goes through",

@@ -26,7 +26,7 @@ from .kinds import LEAST_TIMES
 from .traced import Steps
 
 EVALUATION = "evaluation"
-FORWARDS = "forward passes without gradients"
+FORWARDS = "forward passes without gradients and what goes with them"
 """A model in training mode evaluates nothing: it acts, and the steps between train on what that brought."""
 OTHER = "other work"
 

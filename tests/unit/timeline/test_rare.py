@@ -13,7 +13,7 @@ from torch_bottleneck.model.run import Run, SiteTime, SourceSite, StepTable, Win
 from torch_bottleneck.model.view import CodeNode
 from torch_bottleneck.timeline.result import SpanKind
 from torch_bottleneck.timeline.steps.basis import find_basis
-from torch_bottleneck.timeline.steps.rare import ordinary_steps, with_rare
+from torch_bottleneck.timeline.steps.rare import FORWARDS, ordinary_steps, with_rare
 
 from .cpu_traces import make_steps, training
 from .readings import read
@@ -57,7 +57,7 @@ def test_an_evaluation_every_twenty_steps_is_part_of_the_step_and_has_its_price_
 def test_a_model_in_training_mode_acts_and_evaluates_nothing():
     """A rollout of PPO in cleanrl: `Agent` is never in eval mode."""
     run = run_of(every(20, 40.0), evaluated=[19, 39])
-    for acts, what in ((True, "forward passes without gradients"), (False, "evaluation")):
+    for acts, what in ((True, FORWARDS), (False, "evaluation")):
         basis = find_basis(
             msgspec.structs.replace(run, settings={"ungraded.training": acts}), None, given_ms=None
         )
