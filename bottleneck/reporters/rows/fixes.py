@@ -92,7 +92,7 @@ def measured_here(suggestion: Suggestion) -> str:
     interval = f" ({found.low:.2f} to {found.high:.2f})" if found.low and found.high else ""
     told = ", ".join(filter(None, [f"{found.speedup:.2f}×{interval} in this run", clean(found.tried_as)]))
     if found.verdict != "faster":
-        told += f", {_SAID[found.verdict] if interval else 'timed once'}"
+        told += f", {_SAID[found.verdict] if interval else 'timed once: too little to decide'}"
     if found.loss == "changed" and found.loss_change is not None:
         return f"{told}, changes the loss by {percent(found.loss_change)}"
     return told if found.loss == "not-compared" else f"{told}, loss {found.loss}"

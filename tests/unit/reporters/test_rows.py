@@ -300,7 +300,7 @@ def test_what_was_tried_in_the_run_says_what_it_did_and_what_does_not_help_stand
     assert worded(verdict="failed", speedup=None, note="RuntimeError: no") == "fails here: RuntimeError: no"
     alone = worded(low=1.4, high=1.6, loss="same", tried_as="by CUDA graphs alone")
     assert alone == "1.50× (1.40 to 1.60) in this run, by CUDA graphs alone, loss same"
-    assert worded(verdict="undecided") == "1.50× in this run, timed once"
+    assert worded(verdict="undecided") == "1.50× in this run, timed once: too little to decide"
     wide = worded(verdict="undecided", low=0.9, high=2.5)
     assert wide == "1.50× (0.90 to 2.50) in this run, too noisy to decide"
     assert worded(verdict="not-tried", speedup=None, note="time") == ""
