@@ -34,7 +34,7 @@ def schema_of(document: type) -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": _SHIPPED[document][1],
-        **_described_alike(msgspec.json.schema(document)),
+        **_alike(msgspec.json.schema(document)),
     }
 
 
@@ -44,17 +44,19 @@ def schema_text(document: type) -> str:
     return msgspec.json.format(compact, indent=2).decode() + "\n"
 
 
-def _described_alike(schema: Any) -> Any:
-    """Return the schema with its descriptions unindented, as Python 3.13 and newer keep docstrings."""
+def _alike(schema: Any) -> Any:
+    """Return what all versions make of the types.
+
+    Python indents descriptions until 3.13; msgspec says which keys an object may have from 0.23 on.
+    """
     if isinstance(schema, list):
-        return [_described_alike(item) for item in schema]
+        return [_alike(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        key: inspect.cleandoc(value)
-        if key == "description" and isinstance(value, str)
-        else _described_alike(value)
+        key: inspect.cleandoc(value) if key == "description" and isinstance(value, str) else _alike(value)
         for key, value in schema.items()
+        if key != "propertyNames"
     }
 
 
