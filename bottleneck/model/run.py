@@ -11,6 +11,8 @@ is CLOCK_MONOTONIC and therefore comparable across the processes of one machine.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -534,6 +536,11 @@ class GraphLines(_Record, frozen=True, kw_only=True):
     """By node: 1 where it converts what another one has converted before. Empty where none does."""
     weights_again: int = 0
     """How many of these convert a parameter: autocast keeps what it converts of them, if its cache is on."""
+
+    def sites_of(self, chosen: Iterable[bool]) -> list[SourceSite]:
+        """Return the lines of those nodes that are chosen, the one with most of them first."""
+        lines = Counter(line for line, is_one in zip(self.line, chosen, strict=True) if line >= 0 and is_one)
+        return [self.sites[line] for line, _ in lines.most_common()]
 
 
 class CopyFacts(_Record, frozen=True, kw_only=True):

@@ -5,7 +5,6 @@ In: facts. Out: findings BN301, BN306 and BN311; what limits the kernels is in k
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -352,11 +351,6 @@ class GradientsNobodyUses(Analyzer):
     def _priced(self, facts: Facts, graph: GraphLines, answer: WhatIfResult) -> Iterator[Finding]:
         if answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
             return
-        lines = Counter(
-            line
-            for node, line in zip(graph.node, graph.line, strict=True)
-            if line >= 0 and graph.names[node] in graph.dropped
-        )
         returned = [
             f"{name} ({percent(share)} of its gradients)" for name, share in sorted(graph.dropped.items())
         ]
@@ -378,7 +372,7 @@ class GradientsNobodyUses(Analyzer):
             ],
             sites=[
                 *(each.site for each in graph.unread_by),
-                *(graph.sites[line] for line, _ in lines.most_common()),
+                *graph.sites_of(graph.names[node] in graph.dropped for node in graph.node),
             ],
             not_this="Each gradient of a function of your own, and each factor of a product, counts alike.",
         )
@@ -423,10 +417,9 @@ class OutputsNobodyCounts(Analyzer):
         if answer is None or graph is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
             return
         share = max(graph.idle)
-        products = Counter(
-            line
-            for node, line, idle in zip(graph.node, graph.line, graph.idle, strict=True)
-            if line >= 0 and idle > 0 and graph.names[node].startswith(ROW_PRODUCTS)
+        products = (
+            idle > 0 and graph.names[node].startswith(ROW_PRODUCTS)
+            for node, idle in zip(graph.node, graph.idle, strict=True)
         )
         yield self.finding(
             facts,
@@ -435,7 +428,7 @@ class OutputsNobodyCounts(Analyzer):
             evidence=[
                 Evidence(text=f"{percent(share)} of the rows get no gradient", source="the graph of one step")
             ],
-            sites=[graph.sites[line] for line, _ in products.most_common()] or facts.forward_sites(),
+            sites=graph.sites_of(products) or facts.forward_sites(),
             not_this="Where only the loss can tell which rows count, they have to be computed.",
         )
 

@@ -5,7 +5,6 @@ In: facts. Out: findings BN310, BN313, BN324 and BN326.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from ...model.codes import WhatIf
@@ -150,9 +149,6 @@ class ConvertedAgain(Analyzer):
         if answer is None or graph is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
             return
         count, weights = round(sum(graph.again)), graph.weights_again
-        lines = Counter(
-            line for line, again in zip(graph.line, graph.again, strict=True) if line >= 0 and again
-        )
         yield self.finding(
             facts,
             f"Tensors are converted again, {count} times per step, {ms(answer.saves_ms)}",
@@ -160,7 +156,7 @@ class ConvertedAgain(Analyzer):
             evidence=[
                 Evidence(text=f"{weights} of {count} convert a weight", source="the graph of one step")
             ],
-            sites=[graph.sites[line] for line, _ in lines.most_common()] or facts.forward_sites(),
+            sites=graph.sites_of(map(bool, graph.again)) or facts.forward_sites(),
             not_this="What must be in both types is converted once.",
         )
 
