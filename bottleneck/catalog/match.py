@@ -104,11 +104,11 @@ def _for_call(
     answer: WhatIfResult, general: Suggestion, fixes: Iterable[Fix], context: Mapping[str, JsonValue]
 ) -> tuple[Fix, Suggestion] | None:
     """Return the fix that is made for the call which another suggestion names: it gains what that one does."""
-    for fix in fixes:
-        if fix.status == "removed" or not (answer.callee and answer.callee.startswith(fix.for_calls)):
+    for fix in fixes if answer.callee and not general.note else ():
+        if fix.status == "removed" or not answer.callee.startswith(fix.for_calls):
             continue
         unknown = _unchecked(fix, context)
-        if unknown is not None and not general.note:
+        if unknown is not None:
             return fix, msgspec.structs.replace(
                 _suggest(fix, None, context, {}, unknown),
                 title=fix.named.format(call=f"`{answer.call}`") if fix.named else fix.title,
@@ -330,7 +330,7 @@ def _rank(
         return (4, 0, 0, -finding_ms, suggestion.fix)
     if saves is None:
         if suggestion.finding in priced:
-            return (2, 0, True, -finding_ms, suggestion.fix)
+            return (2, 0, 0, -finding_ms, suggestion.fix)
         # Nothing else answers this finding: at best the fix saves all that it costs.
         saves, bound = finding_ms, True
     least_ms = NEGLIGIBLE_SHARE * true_ms if true_ms is not None else 0.0

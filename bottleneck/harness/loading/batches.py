@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -93,17 +94,12 @@ class BatchBook:
         if isinstance(named, torch.Tensor) and named.device.type == "cpu" and named.numel():
             self._count_real(named != 0)
             return
-        for tensor in tensors:
-            beside = any(t is not tensor and t.shape[:2] == tensor.shape for t in tensors)  # no causal mask
-            real = _real_positions(tensor) if beside else None
-            if real is not None:
-                self._count_real(real)
-                return
-        for tensor in tensors:
-            real = _real_numbers(tensor)
-            if real is not None:
-                self._count_real(real)
-                return
+        # A causal mask has the shape of nothing else.
+        masks = (m for m in tensors if any(t is not m and t.shape[:2] == m.shape for t in tensors))
+        found = chain(map(_real_positions, masks), map(_real_numbers, tensors))
+        real = next((each for each in found if each is not None), None)
+        if real is not None:
+            self._count_real(real)
 
     def _count_real(self, real: Any) -> None:
         self._masked += int(real.sum())
