@@ -13,7 +13,10 @@ from torch_bottleneck.harness import profile_forks, torch_private
 
 libc = ctypes.CDLL(None)
 # As Kineto's destructor does behind a profile of CUDA: it waits for a thread that nothing wakes.
-libc.__cxa_atexit(ctypes.cast(libc.pause, ctypes.c_void_p), None, None)
+stays = {device!r} == "cuda" and not {goes}
+libc.__cxa_atexit(ctypes.cast(libc.pause if stays else libc.abort, ctypes.c_void_p), None, None)
+if {goes}:
+    profile_forks._GOES_SECONDS = 50  # at most: it goes as soon as this machine lets it
 torch_private.device_kind = lambda: {device!r}
 called = threading.Event()
 torch_private.wait_for_device = lambda: called.set() if {goes} else None
@@ -21,8 +24,6 @@ with profile_forks.profile_ends():
     threading.Thread(target=called.wait, daemon=True).start()
 profile_forks.program_ends()
 libc.printf(b"buffered by C")
-if {goes} or {device!r} == "cpu":
-    libc.__cxa_atexit(ctypes.cast(libc.abort, ctypes.c_void_p), None, None)
 sys.exit(7)
 """
 
