@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...clocks import perf_counter_ns
-from .. import torch_private
+from .. import autograd_private, torch_private
 from .buffer import BEGINS, ENDS
 from .table import BACKWARD, FETCH, FORWARD, OPTIMIZER, ZERO_GRAD
 
@@ -74,7 +74,7 @@ def root_call(buffer: EventBuffer, wide: Function) -> Function:
 def run_backward(buffer: EventBuffer, original: Function, wide: Function) -> Function:
     """Return the way into the autograd engine."""
     note, thread, clock = buffer.note, buffer.thread, perf_counter_ns
-    plain = torch_private.PLAIN_TENSORS
+    plain = autograd_private.PLAIN_TENSORS
 
     def call(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         usual = type(outputs) is tuple and outputs and type(outputs[0]) in plain

@@ -21,7 +21,7 @@ from torch.autograd import profiler as autograd_profiler
 from torch.optim import optimizer as optim_module
 from torch.utils.data import dataloader as loader_module
 
-from .. import loader_private, torch_private
+from .. import autograd_private, loader_private, torch_private
 from . import fast
 from .replacing import Replacements, exchange
 from .table import (
@@ -84,7 +84,7 @@ class Hooks:
         put = self._replaced.put
         self.plain_call = torch.nn.Module.__call__
         put(torch.nn.Module, "__call__", self._watch(FORWARD))
-        owner = torch_private.engine_owner()
+        owner = autograd_private.engine_owner()
         if owner is not None:
             put(*owner, self._watch(BACKWARD, _accumulates))
         put(loader_private.LoaderIterator, "__next__", self._watch(FETCH))
@@ -352,7 +352,7 @@ def _call_module(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def _accumulates(outputs: Any, _args: Args, kwargs: Kwargs) -> bool | None:
-    return bool(kwargs.get("accumulate_grad", False)) if torch_private.is_real_loss(outputs) else None
+    return bool(kwargs.get("accumulate_grad", False)) if autograd_private.is_real_loss(outputs) else None
 
 
 def _set_to_none(_optimizer: Any, args: Args, kwargs: Kwargs) -> bool:

@@ -29,7 +29,7 @@ from torch.optim import optimizer as optim_module
 
 from ...clocks import perf_counter_ns
 from ...model.run import RepeatFacts
-from .. import torch_private
+from .. import autograd_private, torch_private
 from ..events.replacing import Replacements
 from ..lines.functions import TELLS, Functions, call_from, tensors_of
 from ..lines.sites import is_library
@@ -216,7 +216,7 @@ class RepeatWatch:
 
     def _looks(self) -> bool:
         mine = self._on and not self._looking and threading.get_ident() == self._thread
-        return mine and not torch_private.in_backward()
+        return mine and not autograd_private.in_backward()
 
     def _make_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:

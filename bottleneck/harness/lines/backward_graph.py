@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .. import torch_private
+from .. import autograd_private
 
 _MOST_NODES = 100_000
 _CONVERTS = "ToCopyBackward0"
@@ -65,11 +65,11 @@ def described(nodes: Iterable[Any]) -> list[GraphNode]:
             key=_key(node),
             leaf=getattr(node, "variable", None),
             edges=tuple(
-                (_key(after), len(torch_private.gradient_kind(after, number)[0]) >= 2)
+                (_key(after), len(autograd_private.gradient_kind(after, number)[0]) >= 2)
                 for after, number in node.next_functions
                 if after is not None
             ),
-            numbers=math.prod(torch_private.gradient_kind(node, 0)[0] or (0,)),
+            numbers=math.prod(autograd_private.gradient_kind(node, 0)[0] or (0,)),
             is_python=is_python(node),
         )
         for node in nodes
@@ -95,10 +95,10 @@ class Conversions:
         converting = [node for node in nodes if node.name() == _CONVERTS]
         for node in sorted(converting, key=lambda node: sequence_number(node) or 0):
             (source, output), number = node.next_functions[0], sequence_number(node)
-            leaf, into = getattr(source, "variable", None), torch_private.gradient_kind(node, 0)[1]
+            leaf, into = getattr(source, "variable", None), autograd_private.gradient_kind(node, 0)[1]
             if source is None or number is None or number in self.again or into is None:
                 continue
-            given = leaf.dtype if leaf is not None else torch_private.gradient_kind(source, output)[1]
+            given = leaf.dtype if leaf is not None else autograd_private.gradient_kind(source, output)[1]
             if given == into:
                 continue
             key = _key(source), output, leaf._version if leaf is not None else 0, into
@@ -110,7 +110,7 @@ class Conversions:
 def sequence_number(node: Any) -> int | None:
     """Return a node's number; None where gradients are added up, since all of these have the largest."""
     number = int(node._sequence_nr())
-    return number if number < torch_private.NO_SEQUENCE else None
+    return number if number < autograd_private.NO_SEQUENCE else None
 
 
 def is_python(node: Any) -> bool:

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from ...model.run import SourceSite
-from .. import torch_private
+from .. import autograd_private, torch_private
 from ..events.replacing import Replacements
 from .backward_graph import GraphNode
 from .sites import user_site
@@ -84,7 +84,7 @@ class GradientReads:
 
     def begin(self) -> bool:
         """Look from now on; False where what is read could not be seen."""
-        if torch_private.world()[1] > 1 or torch_private.grad_of_tensor() is None:
+        if torch_private.world()[1] > 1 or autograd_private.grad_of_tensor() is None:
             return False
         self._replaced.set(torch.Tensor, "grad", self._property())
         return True
@@ -134,7 +134,7 @@ class GradientReads:
 
     def _is_unread(self, leaf: _Leaf, numbers: Iterable[int], held: set[int]) -> bool:
         fates = {leaf.fate(number, comes_round=self._one_step) for number in numbers}
-        if _READ in fates or torch_private.has_gradient_hooks(leaf.tensor):
+        if _READ in fates or autograd_private.has_gradient_hooks(leaf.tensor):
             return False
         if _CLEARED in fates:
             return True
@@ -165,7 +165,7 @@ class GradientReads:
                 yield node.key, share
 
     def _property(self) -> property:
-        original: Any = torch_private.grad_of_tensor()
+        original: Any = autograd_private.grad_of_tensor()
 
         def get(tensor: Any) -> Any:
             value = original.__get__(tensor)

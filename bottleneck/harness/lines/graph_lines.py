@@ -23,7 +23,7 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from ...model.run import GraphLines, SourceSite, UnreadGradients
-from .. import torch_private
+from .. import autograd_private, torch_private
 from ..events.replacing import Replacements
 from .backward_graph import Conversions, described, is_python, nodes_of, sequence_number
 from .gradient_reads import GradientReads, held_by
@@ -63,7 +63,7 @@ class GraphWatch:
 
     def begin(self) -> bool:
         """Look at what is recorded from now on; return whether lines are noted, which takes time."""
-        owner, noter = torch_private.engine_owner(), torch_private.stack_noter()
+        owner, noter = autograd_private.engine_owner(), autograd_private.stack_noter()
         if owner is None or torch_private.dynamo_counter("stats", "unique_graphs"):
             return False
         self._on = True
@@ -73,7 +73,7 @@ class GraphWatch:
         if noter is None or not self._notes_lines:
             return False
         # A script that has the mode on keeps it as it is.
-        self._ours = torch_private.note_stacks(on=True)
+        self._ours = autograd_private.note_stacks(on=True)
         if self._ours:
             self._replaced.put(*noter, self._make_noter)
         return True
@@ -83,7 +83,7 @@ class GraphWatch:
         self._replaced.undo()
         self._reads.end()
         if self._ours:
-            torch_private.note_stacks(on=False)
+            autograd_private.note_stacks(on=False)
         self._on = self._ours = False
         nodes, self._nodes = self._nodes, {}
         self._known = {}
@@ -145,28 +145,28 @@ class GraphWatch:
 
     def _make_engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._on and not torch_private.in_backward():
+            if self._on and not autograd_private.in_backward():
                 try:
                     nodes = nodes_of(outputs)
                     self._walk(nodes)
                     self._conversions.note(nodes)
                     graph = described(nodes)
                     # A gradient that is zero is none to speak of where its own gradient is wanted.
-                    if not torch_private.records_itself(args):
+                    if not autograd_private.records_itself(args):
                         self._rows.backward(nodes, graph)
-                    if self._sees_reads and torch_private.fills_all_leaves(args, kwargs):
+                    if self._sees_reads and autograd_private.fills_all_leaves(args, kwargs):
                         self._reads.backward(graph)
                 except Exception:
                     self._on = False
             # With the mode on, torch warns of an error that the script may expect.
             ours, self._ours = self._ours, False
             if ours:
-                torch_private.note_stacks(on=False)
+                autograd_private.note_stacks(on=False)
             try:
                 return original(outputs, *args, **kwargs)
             finally:
                 if ours and self._on:
-                    self._ours = torch_private.note_stacks(on=True)
+                    self._ours = autograd_private.note_stacks(on=True)
 
         return run_backward
 

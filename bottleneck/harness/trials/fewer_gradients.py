@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any, TypeAlias
 
-from .. import torch_private
+from .. import autograd_private, torch_private
 from ..events.replacing import Replacements
 from ..lines.backward_graph import described, nodes_of
 from ..lines.gradient_reads import GradientReads, Pass
@@ -49,7 +49,7 @@ class OnlyWhatIsRead:
 
         `act` is called for each backward that is asked for less.
         """
-        owner = torch_private.engine_owner()
+        owner = autograd_private.engine_owner()
         compiled = torch_private.dynamo_counter("stats", "unique_graphs")
         if owner is None or compiled or self.missed or not self._reads.begin():
             return False
@@ -75,8 +75,8 @@ class OnlyWhatIsRead:
         def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
             if (
                 not self.missed
-                and not torch_private.in_backward()
-                and torch_private.fills_all_leaves(args, kwargs)
+                and not autograd_private.in_backward()
+                and autograd_private.fills_all_leaves(args, kwargs)
             ):
                 try:
                     args = self._asked(outputs, args)
@@ -118,7 +118,7 @@ class OnlyWhatIsRead:
             return args
         self._reads.left_out |= unread
         self._act()
-        return torch_private.with_inputs(args, made)
+        return autograd_private.with_inputs(args, made)
 
 
 def _place() -> _Place:

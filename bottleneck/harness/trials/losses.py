@@ -15,7 +15,7 @@ import torch
 from torch.optim import optimizer as optim_module
 
 from ...runs.store import reason_of
-from .. import torch_private
+from .. import autograd_private
 from ..events.replacing import Replacements
 
 _is_compiling = torch.compiler.is_compiling
@@ -37,7 +37,7 @@ class LossBook:
 
     def install(self) -> None:
         """Begin to record; before the harness's own hooks, which then lie around ours."""
-        owner = torch_private.engine_owner()
+        owner = autograd_private.engine_owner()
         if owner is None:
             self.notes.append("losses: this torch offers no place to see them")
         else:
@@ -56,7 +56,7 @@ class LossBook:
         self._replaced.undo()
 
     def _make_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        is_real_loss = torch_private.is_real_loss
+        is_real_loss = autograd_private.is_real_loss
 
         def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
             if not _is_compiling() and kwargs.get("accumulate_grad", False) and is_real_loss(t_outputs):
@@ -66,7 +66,7 @@ class LossBook:
         return _engine_run_backward
 
     def _note(self, outputs: Any) -> None:
-        if len(self._losses) >= MAX_LOSSES or torch_private.in_backward():
+        if len(self._losses) >= MAX_LOSSES or autograd_private.in_backward():
             return
         loss = copy_of_loss(outputs)
         if loss is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...clocks import perf_counter_ns
-from .. import torch_private
+from .. import autograd_private, torch_private
 from ..events.replacing import Replacements
 from ..lines.functions import tensors_of
 from .way import Instead, same
@@ -52,7 +52,7 @@ def timed(instead: Instead) -> Timed | None:
 
     These are no backward passes of the script's: nobody who watches those sees them.
     """
-    owner, engine, unseen = torch_private.engine_owner(), torch_private.plain_engine(), Replacements()
+    owner, engine, unseen = autograd_private.engine_owner(), autograd_private.plain_engine(), Replacements()
     if owner is not None and engine is not None:
         unseen.set(*owner, engine)
     try:

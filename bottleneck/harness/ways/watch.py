@@ -24,7 +24,7 @@ from torch.autograd.profiler import record_function
 
 from ...clocks import perf_counter_ns
 from ...model.run import CostlyCalls, SourceSite
-from .. import torch_private
+from .. import autograd_private, torch_private
 from ..events.replacing import Replacements
 from ..lines.functions import Functions, call_from, read_by, tensors_of
 from ..lines.sites import line_of, user_frame
@@ -163,7 +163,7 @@ class WayWatch:
             return False
         self._tries, self._thread, self._calls = tries, threading.get_ident(), 0
         self._on, self._worker = self._mode.turn_on(), None
-        if self._on and (owner := torch_private.engine_owner()) is not None:
+        if self._on and (owner := autograd_private.engine_owner()) is not None:
             self._engine.put(*owner, self._make_backward)
         self._room = torch_private.free_memory() // 4
         self._begun_ns, self._flow_ns = perf_counter_ns(), 0
@@ -283,7 +283,7 @@ class WayWatch:
         if not self._is_sound or torch_private.is_capturing() or torch_private.in_transform():
             return False
         thread = threading.get_ident()
-        if not torch_private.in_backward():
+        if not autograd_private.in_backward():
             return thread == self._thread
         # One that the script has written, perhaps on a thread that ours waits for; of several, the first.
         # With gradients on, it is a block that is computed again.

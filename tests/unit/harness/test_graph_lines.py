@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from torch_bottleneck.harness import torch_private
+from torch_bottleneck.harness import autograd_private, torch_private
 from torch_bottleneck.harness.lines import graph_lines
 from torch_bottleneck.harness.lines.graph_lines import GraphWatch
 from torch_bottleneck.model.run import GraphLines
@@ -76,7 +76,7 @@ def test_the_lines_that_lead_to_it_are_known_too() -> None:
 def test_gradients_are_the_same_and_nothing_is_left_behind() -> None:
     torch.manual_seed(0)
     model, index = Table(), torch.tensor([0, 1, 1])
-    engine = torch_private.engine_owner()
+    engine = autograd_private.engine_owner()
     assert engine is not None
     before = getattr(*engine)
     seen(model, index)

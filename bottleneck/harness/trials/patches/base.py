@@ -19,7 +19,7 @@ import torch
 
 from ....model.run import SourceSite
 from ....model.verify import CALLED, Applied, CompilerLook
-from ... import torch_private
+from ... import autograd_private, torch_private
 from ...events.replacing import Replacements
 from ...lines.sites import is_library, line_of, name_of, user_frame, user_site
 
@@ -216,7 +216,7 @@ class Patch:
         Raises:
             NotSwitchable: this torch has no such place.
         """
-        engine = torch_private.engine_owner()
+        engine = autograd_private.engine_owner()
         if engine is None:
             raise NotSwitchable("this torch does not tell when a backward begins")
         self.replaced.put(*engine, make)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch.optim import optimizer as optim_module
 
-from ... import torch_private
+from ... import autograd_private
 from ...events.hooks import goes_to_device
 from ...facts.repeats import given, random_state
 from ...facts.values import ModuleKey, Values
@@ -112,7 +112,7 @@ class CalledOnce(Patch):
                 self._passes += 1
             elif len(args) > 1 and self._holds_graphs():
                 # `autograd.grad` would: another one may go through the same outputs.
-                args = torch_private.retaining(args)
+                args = autograd_private.retaining(args)
             return original(outputs, *args, **kwargs)
 
         return run_backward
@@ -189,7 +189,7 @@ class CalledOnce(Patch):
 
     def _looks_at(self, which: Hashable) -> bool:
         wanted = self._passes < _PASSES or which in self._repeating
-        return wanted and not _is_compiling() and not torch_private.in_backward()
+        return wanted and not _is_compiling() and not autograd_private.in_backward()
 
     def _answer(self, which: int | None, place: Hashable, key: Hashable | None) -> Any:
         """Return what an earlier call has computed; None where none has, or not what this one needs."""

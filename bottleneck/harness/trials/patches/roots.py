@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ....model.verify import Applied
-from ... import torch_private
+from ... import autograd_private
 from ...facts.settings import CHANNELS_LAST, is_channels_last, is_convolution_weight
 from .base import NotSwitchable, Patch, Program, plural
 
@@ -65,7 +65,7 @@ class RootPatch(Patch):
 
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             # is_compiling() must come first: dynamo would guard on the thread-local.
-            if _is_compiling() or local.depth or torch_private.in_backward():
+            if _is_compiling() or local.depth or autograd_private.in_backward():
                 return original(module, *args, **kwargs)
             local.depth = 1
             try:
