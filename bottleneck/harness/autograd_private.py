@@ -66,6 +66,12 @@ def gradient_kind(node: Any, number: int) -> tuple[tuple[int, ...], Any]:
         return (), None
 
 
+def saved_dim(node: Any) -> int | None:
+    """Return the dimension that a node has kept, as it was given, or None."""
+    dim = getattr(node, "_saved_dim", None)  # told without its sign
+    return (dim + (1 << 63)) % (1 << 64) - (1 << 63) if isinstance(dim, int) else None
+
+
 def grad_of_tensor() -> Any:
     """Return the descriptor of `Tensor.grad`, which Python inherits from a base class, or None."""
     return vars(torch._C.TensorBase).get("grad") if "grad" not in vars(torch.Tensor) else None

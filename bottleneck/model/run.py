@@ -536,6 +536,9 @@ class GraphLines(_Record, frozen=True, kw_only=True):
     """By node: 1 where it converts what another one has converted before. Empty where none does."""
     weights_again: int = 0
     """How many of these convert a parameter: autocast keeps what it converts of them, if its cache is on."""
+    joined: list[float] = []
+    """By node: 1 where it joins by `torch.cat` what another one joins again with a little more, or reads one
+    entry of that. Empty where none does."""
 
     def sites_of(self, chosen: Iterable[bool]) -> list[SourceSite]:
         """Return the lines of those nodes that are chosen, the one with most of them first."""

@@ -519,10 +519,12 @@ class CopiedAgain(Analyzer):
     How it is measured
         The calls of cat, stack and roll in the steps in which FLOPs are counted, from the second step
         on: more than half of what one returns are numbers that an earlier call on that line has
-        returned, and nothing in it needs a gradient. Not in compiled code.
+        returned, and nothing in it needs a gradient. Where gradients are needed, the graph of a step:
+        what one torch.cat returns is joined by another one, and else read entry by entry only. Not in
+        compiled code.
 
     What it costs you
-        The step without these calls. At best, since what is new has to be written.
+        The step without these calls and their backward. At best, since what is new has to be written.
 
     What it is not
         Not the joining of features in a model, whose parts are computed anew.
@@ -542,13 +544,14 @@ class CopiedAgain(Analyzer):
         repeats, answer = facts.run.repeats if facts.run is not None else None, facts.ask(WhatIf.COPIED_ONCE)
         if repeats is None or answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
             return
-        call = repeats.call_at("carried")
+        which = "carried" if repeats.at("carried") else "joined"
+        call = repeats.call_at(which)
         what = f"`{call}`" if call else "A line"
         yield self.finding(
             facts,
             f"{what} copies again what it has copied before: {ms(answer.saves_ms)}",
             answer=answer,
             evidence=[Evidence(text=answer.basis, source="calls of cat, stack and roll")],
-            sites=[item.site for item in repeats.at("carried")],
+            sites=[item.site for item in repeats.at(which)],
             not_this="What is new has to be written in any case.",
         )

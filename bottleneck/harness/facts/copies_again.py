@@ -27,15 +27,17 @@ class CopiesAgain:
         self._made: defaultdict[Place | None, dict[int, Callable[[], object]]] = defaultdict(dict)
         """Weak references, by id."""
         self.carried: list[SeenCall] = []
+        self.graded: list[SeenCall] = []
+        """Whose output needs gradients. Whether such a call is needed shows the graph."""
 
     def note(self, call: SeenCall, inputs: Any, output: Any) -> None:
         """Note a call of one of `COPYING`. Of the first step it tells what was made, and no more."""
-        if not isinstance(output, torch.Tensor) or output.requires_grad:
+        if not isinstance(output, torch.Tensor):
             return
         made = self._made[call.at]
         for tensor in tensors_of(inputs):
             whole = tensor if tensor._base is None else tensor._base
             is_own = id(whole) in made and made[id(whole)]() is whole
             if is_own and call.later and 2 * tensor.numel() > output.numel():
-                self.carried.append(call)
+                (self.graded if output.requires_grad else self.carried).append(call)
         made[id(output)] = weakref.ref(output)

@@ -193,6 +193,7 @@ class RepeatWatch:
                 *sites_of(steady, "steady"),
                 *sites_of(self._apart.joinable, "apart"),
                 *sites_of(carried, "carried"),
+                *sites_of(self._copies.graded, "joined"),
             ],
             fed_share=self._fed_ns / self._untrained_ns if self._untrained_ns else None,
             steady=most_of(steady),

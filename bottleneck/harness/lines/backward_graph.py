@@ -7,6 +7,7 @@ known of them once they are gone.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from .. import autograd_private
 _MOST_NODES = 100_000
 _CONVERTS = "ToCopyBackward0"
 """Autograd's node of `to`, and of what autocast converts."""
+_JOINS, _READS_ONE = "CatBackward0", "SelectBackward0"
+"""Autograd's nodes of `torch.cat`, and of `x[i]`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,51 @@ class Conversions:
             if self._first.setdefault(key, (number, leaf))[0] != number:
                 self.again.add(number)
                 self.of_weights += isinstance(leaf, torch.nn.Parameter)
+
+
+class Joins:
+    """Which nodes of a step join what is joined again with a little more.
+
+    Nothing else has read them but for single entries along the dimension they grow in, which a list of the
+    parts has, too. The last of such a chain is not among them: it makes the whole.
+    """
+
+    def __init__(self) -> None:
+        self.again: set[int] = set()
+        """Their sequence numbers, and those of the nodes that read an entry."""
+
+    def note(self, nodes: Iterable[Any]) -> None:
+        """Look at the graph of a backward."""
+        readers: defaultdict[int, list[Any]] = defaultdict(list)
+        for node in nodes:
+            for source, _ in node.next_functions:
+                if source is not None and source.name() == _JOINS:
+                    readers[id(source)].append(node)
+        for node in nodes:
+            its = readers[id(node)]
+            if any(_joins_more(node, each) for each in its) and all(_is_part_of(node, each) for each in its):
+                self.again.update(filter(None, map(sequence_number, (node, *_entries(its)))))
+
+
+def _joins_more(node: Any, reader: Any) -> bool:
+    """Return whether a reader joins what `node` has joined with something that is smaller."""
+    numbers = [math.prod(autograd_private.gradient_kind(each, 0)[0] or (0,)) for each in (node, reader)]
+    return reader.name() == _JOINS and 2 * numbers[0] > numbers[1]
+
+
+def _is_part_of(node: Any, reader: Any) -> bool:
+    """Return whether a reader joins along the same dimension, or takes one entry of it."""
+    shape = autograd_private.gradient_kind(node, 0)[0]
+    return reader.name() in (_JOINS, _READS_ONE) and _dim(node, shape) == _dim(reader, shape)
+
+
+def _entries(readers: Iterable[Any]) -> Iterator[Any]:
+    return (each for each in readers if each.name() == _READS_ONE)
+
+
+def _dim(node: Any, shape: tuple[int, ...]) -> int | None:
+    dim = autograd_private.saved_dim(node)
+    return dim % len(shape) if dim is not None and shape else None
 
 
 def sequence_number(node: Any) -> int | None:

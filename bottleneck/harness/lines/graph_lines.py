@@ -25,7 +25,7 @@ import torch
 from ...model.run import GraphLines, SourceSite, UnreadGradients
 from .. import autograd_private, torch_private
 from ..events.replacing import Replacements
-from .backward_graph import Conversions, described, is_python, nodes_of, sequence_number
+from .backward_graph import Conversions, Joins, described, is_python, nodes_of, sequence_number
 from .gradient_reads import GradientReads, held_by
 from .output_rows import OutputRows
 from .sites import is_library, line_of
@@ -58,7 +58,7 @@ class GraphWatch:
         """By name of a node of a function that is written in Python."""
         self._reads = GradientReads(lambda: held_by(optimizers()), one_step=True)
         self._rows = OutputRows(self._replaced)
-        self._conversions = Conversions()
+        self._conversions, self._joins = Conversions(), Joins()
         self._sees_reads = self._notes_lines = False
 
     def begin(self) -> bool:
@@ -94,7 +94,8 @@ class GraphWatch:
         self._reads.forget()
         self._rows.forget()
         again, self._conversions = self._conversions, Conversions()
-        if not nodes or not (self._notes_lines or dropped or unread or idle or again.again):
+        joins, self._joins = self._joins, Joins()
+        if not nodes or not (self._notes_lines or dropped or unread or idle or again.again or joins.again):
             return None
         names: dict[str, int] = {}
         known: dict[_Line, int] = {}
@@ -119,6 +120,7 @@ class GraphWatch:
             idle=[idle.get(number, 0.0) for number in sorted(nodes)] if idle else [],
             again=[float(number in again.again) for number in sorted(nodes)] if again.again else [],
             weights_again=again.of_weights,
+            joined=[float(number in joins.again) for number in sorted(nodes)] if joins.again else [],
         )
 
     def _unread(self) -> tuple[list[UnreadGradients], dict[int, float]]:
@@ -150,6 +152,7 @@ class GraphWatch:
                     nodes = nodes_of(outputs)
                     self._walk(nodes)
                     self._conversions.note(nodes)
+                    self._joins.note(nodes)
                     graph = described(nodes)
                     # A gradient that is zero is none to speak of where its own gradient is wanted.
                     if not autograd_private.records_itself(args):

@@ -93,33 +93,46 @@ class Amounts:
     """Rows of outputs that have no part in the loss."""
     converted: float = 0.0
     """What converts a tensor that the step has converted before."""
+    joined: float = 0.0
+    """What joins tensors that the step joins again with more."""
     costly: tuple[tuple[CostlyCall, float], ...] = ()
     """The operators for which there is a cheaper way, each with what it takes more than that."""
     updates: float = 0.0
     """Operators in the update per step; no time."""
 
 
+def _of_phases(program: Program, *, model: float, outside: float, backward: float = 0.0) -> Edit:
+    """Return the step without these shares of the model's work, of its backward and of what is around it."""
+    parts = {"forward": model, "evaluation": model, "backward": backward}
+    parts |= dict.fromkeys(("data", "optimizer", "zero_grad"), 0.0)
+    shares = np.asarray([parts.get(phase, outside) for phase in program.phases])
+    return Edit(gone=shares[:, None] * program.work)
+
+
 def _of_calls(program: Program, calls: RepeatFacts, *, first_pass: float) -> Iterator[Question]:
-    """Ask what the calls of modules and functions have in common: what is computed or copied again."""
-
-    def gone(model: float, outside: float, backward: float = 0.0) -> Edit:
-        parts = {"forward": model, "evaluation": model, "backward": backward}
-        parts |= dict.fromkeys(("data", "optimizer", "zero_grad"), 0.0)
-        shares = np.asarray([parts.get(phase, outside) for phase in program.phases])
-        return Edit(gone=shares[:, None] * program.work)
-
+    """Ask what the calls of modules and functions have in common: what is computed again."""
     if calls.calls or calls.steady:
         share, backward = calls.share + calls.steady_share, calls.graded_share * first_pass
-        once = gone(share, calls.outside_share, backward)
+        once = _of_phases(program, model=share, outside=calls.outside_share, backward=backward)
         yield Question(WhatIf.FORWARD_ONCE, once, repeats_basis(share, backward))
-    if calls.carried_ungraded_share > 0:
-        kept = gone(calls.carried_share, calls.carried_outside_share)
-        yield Question(WhatIf.COPIED_ONCE, kept, copied_basis(calls.carried_ungraded_share), bound=True)
     if calls.apart_share > 0:
         dispatch = np.zeros_like(program.work)
         inside = np.asarray([phase in ("forward", "backward") for phase in program.phases])
         dispatch[:, Work.DISPATCH] = np.where(inside, calls.apart_share * program.work[:, Work.DISPATCH], 0.0)
         yield Question(WhatIf.CALLS_JOINED, Edit(gone=dispatch), joined_basis(calls.apart_share))
+
+
+def _copied_once(program: Program, calls: RepeatFacts | None, amounts: Amounts) -> Iterator[Question]:
+    """Ask for the step without copies of what was copied before, if there are any."""
+    share, kept = 0.0, Edit()
+    if calls is not None and calls.carried_ungraded_share > 0:
+        share = calls.carried_ungraded_share
+        kept = _of_phases(program, model=calls.carried_share, outside=calls.carried_outside_share)
+    if amounts.joined > 0:
+        joins = amount_gone(program, amounts.joined, (*_OPERATORS, Work.ALLOCATOR))
+        kept = kept.and_also(Edit(gone=joins), apart=True)
+    if kept.gone is not None:
+        yield Question(WhatIf.COPIED_ONCE, kept, copied_basis(share, joined=amounts.joined > 0), bound=True)
 
 
 def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled: bool) -> Iterator[Question]:
@@ -178,6 +191,7 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
             bound=True,
         )
     yield from _for_nobody(program, amounts)
+    yield from _copied_once(program, facts.repeats, amounts)
     for call, call_ms in amounts.costly:
         gone = amount_gone(program, call_ms, (*_OPERATORS, Work.ALLOCATOR, Work.HOST))
         yield without_calls(call, Edit(gone=gone))

@@ -6,7 +6,7 @@ In: a trace with its steps (or none), what is known of the run. Out: `CpuReader`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from ...model.codes import Part
 from ...model.doubt import WATCHED_REMEDY, Doubt, DoubtCode
-from ...model.run import JsonValue, Run
+from ...model.run import GraphLines, JsonValue, Run
 from ...model.words import milliseconds
 from ...model.work import ComputeFacts
 from ..lanes.budget import budget_lines
 from ..lanes.by_code import code_tree, extra_nodes, plain_nodes, recorded_in_loss, time_of, without
 from ..lanes.costly import costly_rows
-from ..lanes.graph_nodes import again, idle, nodes_of_graph, wasted
+from ..lanes.graph_nodes import again, idle, joined, nodes_of_graph, wasted
 from ..lanes.labels import Work
 from ..lanes.questions import EAGER, Question, modes_gone
 from ..lanes.reader import Priced
@@ -392,7 +392,7 @@ def _amounts(
     scale = min(1.0, division.scale or 1.0)
     low, high = segments.bounds_ns
     plain_ns = facts.run.plain_dispatch_ns if facts.run is not None else None
-    dropped, idle_rows, converted = _for_nobody(trace, segments, facts)
+    dropped, (idle_rows, converted, joins) = _for_nobody(trace, segments, facts)
     amounts = Amounts(
         recomputed=recomputed_ns(trace, thread=segments.tid, low_ns=low, high_ns=high)
         / segments.steps
@@ -411,6 +411,7 @@ def _amounts(
         dropped=dropped,
         idle_rows=idle_rows,
         converted=converted,
+        joined=joins,
         costly=_costly(trace, segments, division, facts),
         updates=_updates(segments),
     )
@@ -442,27 +443,31 @@ def _fills(trace: Trace, *, among: NDArray[np.bool_]) -> NDArray[np.intp]:
     return fills[trace.inside(fills, trace.rows(Kind.OP, named=NEW_MEMORY))]
 
 
-def _for_nobody(trace: Trace, segments: Segments, facts: Facts) -> tuple[float, float, float]:
-    """Return the share of the backward for nobody; the ms of rows not in the loss, and of conversions.
+def _for_nobody(trace: Trace, segments: Segments, facts: Facts) -> tuple[float, tuple[float, float, float]]:
+    """Return the share of the backward for nobody; the ms of rows not in the loss, of conversions, of joins.
 
-    Conversions are those of what was converted before. Nearly all of these ms, both ways, is operators' work,
-    which the profiler slows no more than the step.
+    The last two are those of what was converted or joined before. Nearly all of these ms, both ways, is
+    operators' work, which the profiler slows no more than the step.
     """
-    if facts.graph is None:
-        return 0.0, 0.0, 0.0
+    graph = facts.graph
+    if graph is None:
+        return 0.0, (0.0, 0.0, 0.0)
     starts = segments.start_ns[np.unique(segments.step, return_index=True)[1]]
-    rows, places = nodes_of_graph(trace, starts, facts.graph)
+    rows, places = nodes_of_graph(trace, starts, graph)
     ours = segments.holds(trace)
     rows, places = rows[ours[rows]], places[ours[rows]]
     whole = float(trace.dur_ns[trace.rows(Kind.OP, named=NODE, among=ours)].sum())
-    dropped = float((wasted(facts.graph)[places] * trace.dur_ns[rows]).sum()) / max(1.0, whole)
+    dropped = float((wasted(graph)[places] * trace.dur_ns[rows]).sum()) / max(1.0, whole)
     made = recorders(trace)
     recording = [made.get(number, NONE) for number in trace.sequence[rows].tolist()]
     forward = np.where(np.array(recording) == NONE, 0, trace.dur_ns[recording])
     ms_of_ns = facts.true_ms / max(1.0, float(segments.step_ns.sum()))
     both_ways = trace.dur_ns[rows] + forward
-    idle_ns, again_ns = (float((of(facts.graph)[places] * both_ways).sum()) for of in (idle, again))
-    return dropped, idle_ns * ms_of_ns, again_ns * ms_of_ns
+
+    def ms(of: Callable[[GraphLines], NDArray[np.float64]]) -> float:
+        return ms_of_ns * float((of(graph)[places] * both_ways).sum())
+
+    return dropped, (ms(idle), ms(again), ms(joined))
 
 
 def _costly(

@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.run import GraphLines, LoopTime, SourceSite
-from ..lanes.graph_nodes import NO_NODE, again, idle, nodes_of_graph, wasted
+from ..lanes.graph_nodes import NO_NODE, idle, nodes_of_graph, wasted
 from ..lanes.program import Program
 from ..lanes.recompute import recorders
+from ..lanes.replay import Edit, not_launched
 from ..trace.table import Trace
+from .edits import without
 
 NO_LINE = NO_NODE
 
@@ -33,6 +35,9 @@ class Asked:
     """In the order of the graph's nodes."""
     backward: NDArray[np.bool_]
     """A node of the backward asked for it."""
+    rows: NDArray[np.intp]
+    place_of_row: NDArray[np.intp]
+    """Each operator that records a node, and each node of a backward: its row, and which node it is of."""
 
     def main_line(self, among: NDArray[np.bool_], duration: NDArray[np.float64]) -> SourceSite | None:
         """Return the line that most of the time of some activities (m,) is asked for on."""
@@ -64,10 +69,16 @@ class Asked:
         found = idle(self.graph)[self.place]
         return found if found.any() else None
 
-    def again(self) -> NDArray[np.bool_] | None:
-        """Return the activities that convert what was converted before, (m,); None where none does."""
-        found = again(self.graph)[self.place] > 0
-        return found if found.any() else None
+    def without(self, trace: Trace, program: Program, chosen: NDArray[np.float64]) -> Edit | None:
+        """Take away what some nodes do, by 1 for each and one more, both ways; None where there are none.
+
+        What they launch goes with the Python that leads to it; of those that launch nothing, their own time.
+        """
+        rows, nothing = self.rows[chosen[self.place_of_row] > 0], np.zeros(len(program.row), dtype=bool)
+        if not len(rows):
+            return None
+        own = without(trace, program, trace.ts_ns[rows], trace.end_of(rows), of=nothing)
+        return not_launched(program, chosen[self.place] > 0).and_also(own)
 
 
 def asked_by(trace: Trace, program: Program, graph: GraphLines) -> Asked:
@@ -92,4 +103,13 @@ def asked_by(trace: Trace, program: Program, graph: GraphLines) -> Asked:
         # One more entry, which NO_LINE as an index means.
         return np.array([*(places or [NO_LINE] * len(graph.node)), NO_LINE], dtype=np.intp)[found]
 
-    return Asked(graph, of(graph.line), of(graph.inner), of(graph.node), found, backward)
+    return Asked(
+        graph=graph,
+        line=of(graph.line),
+        inner=of(graph.inner),
+        node=of(graph.node),
+        place=found,
+        backward=backward,
+        rows=np.concatenate([recording, nodes]),
+        place_of_row=np.concatenate([of_recording, place]),
+    )

@@ -24,6 +24,7 @@ from ..lanes.budget import budget_lines, step_budget
 from ..lanes.by_code import code_tree, extra_nodes, host_gone_ms, input_gone_ms, plain_nodes, share_of
 from ..lanes.calibrate import MAX_REPLAY_ERROR, TYPICAL_SCALE, Calibration, calibrate
 from ..lanes.costly import costly_rows
+from ..lanes.graph_nodes import again, joined
 from ..lanes.labels import Work
 from ..lanes.program import PARTS, Program, build_program
 from ..lanes.questions import EAGER, Question, modes_gone
@@ -330,7 +331,8 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             facts=facts,
             dropped=asked.dropped() if asked is not None else None,
             idle=asked.idle() if asked is not None else None,
-            again=asked.again() if asked is not None else None,
+            again=asked.without(trace, program, again(asked.graph)) if asked is not None else None,
+            joined=asked.without(trace, program, joined(asked.graph)) if asked is not None else None,
             copy_bytes=np.where(
                 program.part == PARTS.index(Part.COPIES), trace.bytes[program.activity_row], -1
             ),

@@ -52,6 +52,11 @@ def again(graph: GraphLines) -> NDArray[np.float64]:
     return np.array([*(graph.again or [0.0] * len(graph.node)), 0.0])
 
 
+def joined(graph: GraphLines) -> NDArray[np.float64]:
+    """Return 1 for each node that joins what is joined again, or reads an entry; one more at the end."""
+    return np.array([*(graph.joined or [0.0] * len(graph.node)), 0.0])
+
+
 def wasted(graph: GraphLines) -> NDArray[np.float64]:
     """Return the share of each node's backward that makes gradients nobody uses; one more, for NO_NODE."""
     dropped = np.array([graph.dropped.get(graph.names[name], 0.0) for name in graph.node])

@@ -77,9 +77,14 @@ def repeats_basis(share: float, of_backward: float) -> str:
     return basis + (f", and {percent(of_backward)} of the backward" if of_backward > 0 else "")
 
 
-def copied_basis(share: float) -> str:
-    """Say what the price of copies of what was copied before is made of."""
-    return f"without {percent(share)} of what runs without gradients; what is new has to be written"
+def copied_basis(share: float, *, joined: bool) -> str:
+    """Say what the price of copies of what was copied before is made of.
+
+    `joined`: with gradients, too, in the graph of a step. `share` is of those without.
+    """
+    parts = ["the joins of what is joined again, both ways"] if joined else []
+    parts += [f"{percent(share)} of what runs without gradients"] if share > 0 else []
+    return f"without {' and '.join(parts)}; what is new has to be written"
 
 
 def joined_basis(share: float) -> str:

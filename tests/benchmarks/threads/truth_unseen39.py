@@ -78,7 +78,7 @@ UNSEEN39 = (
         verdicts=("graph-break-bound", COMPUTE, LAUNCH),
         # cure: hand out a nullcontext instead of the timer while the compiler traces
         fixes=("FX403", "FX401"),
-        shorter={"STEPS": "550"},
+        shorter={"STEPS": "250"},
         at=(
             'fennel_clock.py: with stage("trunk"):',
             'fennel_clock.py: with stage("heads"):',
@@ -100,7 +100,7 @@ UNSEEN39 = (
         verdicts=(COMPUTE,),
         # cure: cast queries, keys and values to autocast's type before flex_attention
         fixes=("FX345", "FX303"),
-        shorter={"STEPS": "160"},
+        shorter={"STEPS": "80"},
         at=(
             "opal_chorus.py: def voice_attention(q, k, v, block_mask):",
             "opal_chorus.py: return attend(q, k, v, block_mask=block_mask)",
@@ -120,7 +120,7 @@ UNSEEN39 = (
         verdicts=(HOST,),
         # cure: remove the forward hooks when a picture is done
         no_entry=True,
-        shorter={"STEPS": "850"},
+        shorter={"STEPS": "700"},
         at=(
             "cobalt_lantern.py: self.handle = module.register_forward_hook(self.keep)",
             "cobalt_lantern.py: def keep(self, module, inputs, output):",
@@ -142,7 +142,7 @@ UNSEEN39 = (
         verdicts=(LAUNCH, HOST),
         # cure: repeat the batch once per direction, and differentiate all directions in one pass
         fixes=("FX510", "FX528", "FX532", "FX374"),
-        shorter={"STEPS": "320"},
+        shorter={"STEPS": "160"},
         at=(
             "amber_delta.py: for direction in directions:",
             "amber_delta.py: slope, curve = slope_and_curve(self.energy, x, direction)",
@@ -162,7 +162,7 @@ UNSEEN39 = (
         # trap: preserve_rng_state=True keeps the states of the generators for each block: < 1 %
         not_verdicts=(SYNC, HOST, LAUNCH),
         not_fixes=("FX502", "FX503", "FX521", "FX524"),
-        shorter={"STEPS": "160"},
+        shorter={"STEPS": "80"},
         at=("slate_meadow.py: x = checkpoint(block, x, use_reentrant=False",),
     ),
 )

@@ -217,3 +217,29 @@ def test_what_is_converted_again_is_not_launched_in_either_way(tmp_path: Path) -
     assert finding.evidence[0].text == "1 of 1 convert a weight"
     (fix,) = [each for each in found.suggestions if each.fix == "FX377"]
     assert fix.saves_ms == finding.cost_ms
+
+
+def test_what_is_joined_again_is_not_launched_in_either_way(tmp_path: Path) -> None:
+    trace, program, graph = recorded()
+    asked = asked_by(trace, program, graph)
+    wanted = int(
+        np.bincount(asked.place[asked.place >= 0], weights=program.duration[asked.place >= 0]).argmax()
+    )
+    edit = asked.without(trace, program, np.arange(len(graph.node) + 1) == wanted)
+    assert edit is not None and edit.gone is not None
+    mine = asked.place == wanted
+    assert (edit.duration == np.where(mine, 0.0, 1.0)).all()
+    launching = np.unique(program.event[mine])
+    assert edit.gone[launching] == pytest.approx(program.work[launching])
+    assert (edit.gone <= program.work + 1e-6).all()
+    assert asked.without(trace, program, np.zeros(len(graph.node) + 1)) is None
+    joined = [float(at == wanted) for at in range(len(graph.node))]
+    repeats = {"calls": 0, "sites": [], "share": 0.0}
+    folder = with_graph(tmp_path, joined=joined)
+    run = msgspec.json.decode((folder / "run.json").read_bytes())
+    (folder / "run.json").write_bytes(msgspec.json.encode(run | {"repeats": repeats}))
+    found = diagnose_paths([folder])
+    (finding,) = [each for each in found.findings if each.code == "BN323"]
+    assert finding.cost_ms == pytest.approx(program.duration[mine].sum() / program.steps / 1e6, rel=0.1)
+    (fix,) = [each for each in found.suggestions if each.fix == "FX346"]
+    assert fix.bound

@@ -42,8 +42,10 @@ class Circumstances:
     """Of each activity, the share that computes gradients which nobody needs, (m,); None where none does."""
     idle: NDArray[np.float64] | None = None
     """Of each activity, the share that works on rows that are not in the loss, (m,); None where none does."""
-    again: NDArray[np.bool_] | None = None
-    """Activities that convert what the step has converted before, both ways, (m,); None where none does."""
+    again: Edit | None = None
+    """Takes away what converts what the step has converted before, both ways; None where nothing does."""
+    joined: Edit | None = None
+    """Takes away what joins what the step joins again with more, both ways; None where nothing does."""
     costly: tuple[tuple[CostlyCall, NDArray[np.bool_]], ...] = ()
     """The operators for which there is a cheaper way, and the events of the calls of each, (n,)."""
     asked_waits: NDArray[np.bool_] | None = None

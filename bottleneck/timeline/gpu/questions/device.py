@@ -55,9 +55,12 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
             once = once.and_also(not_launched(program, known.bare, again.ungraded_share))
         told = repeats_basis(again.share + again.steady_share, share)
         yield Question(WhatIf.FORWARD_ONCE, once, told, bound=True)
-    if again is not None and again.carried_ungraded_share > 0 and known.bare is not None:
-        kept = not_launched(program, known.bare, again.carried_ungraded_share)
-        yield Question(WhatIf.COPIED_ONCE, kept, copied_basis(again.carried_ungraded_share), bound=True)
+    carried = again.carried_ungraded_share if again is not None and known.bare is not None else 0.0
+    if carried > 0 or known.joined is not None:
+        kept = not_launched(program, known.bare, carried) if known.bare is not None else Edit()
+        kept = kept if known.joined is None else kept.and_also(known.joined)
+        told = copied_basis(carried, joined=known.joined is not None)
+        yield Question(WhatIf.COPIED_ONCE, kept, told, bound=True)
     if facts.padding_share > 0:
         # Attention, fused or not, grows with the square of the length.
         squares = work.attention | work.scores | work.score_products
@@ -79,7 +82,7 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
     if known.idle is not None:
         yield Question(WhatIf.IDLE_ROWS_GONE, Edit(duration=1.0 - known.idle), IDLE_ROWS_BASIS)
     if known.again is not None:
-        yield Question(WhatIf.CONVERTED_ONCE, not_launched(program, known.again), CONVERTED_BASIS)
+        yield Question(WhatIf.CONVERTED_ONCE, known.again, CONVERTED_BASIS)
     yield from _done_another_way(program, work, known)
     yield from _not_done(program, work)
     yield from _by_cudnn(program, work, known)
