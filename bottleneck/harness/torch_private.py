@@ -522,6 +522,15 @@ def dynamo_counter(group: str, name: str | None) -> int | None:
     return int(sum(found.values())) if name is None else int(found.get(name, 0))
 
 
+def dynamo_looks() -> bool:
+    """Return whether dynamo has looked at a frame in this process, whether or not it could capture a graph.
+
+    It looks at what such frames call, too: at a mode of functions, or at hooks. Frames of which it must make
+    one whole graph count as graphs only.
+    """
+    return bool(dynamo_counter("frames", "total") or dynamo_counter("stats", "unique_graphs"))
+
+
 def _recompile_limit_name(config: Any) -> str:
     # Renamed in 2.7; the old name stays an alias.
     return "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"

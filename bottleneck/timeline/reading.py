@@ -21,7 +21,7 @@ from .lanes.alone import undisturbed
 from .lanes.ask import Asker
 from .lanes.budget import step_budget
 from .lanes.own_work import own_work
-from .lanes.questions import collectives_left, given_up_questions, shared_questions, without_fetching
+from .lanes.questions import collectives_left, not_in_force_questions, shared_questions, without_fetching
 from .lanes.reader import Priced, Reader
 from .lanes.replay import Edit
 from .result import Timeline
@@ -49,7 +49,7 @@ def _read(reader: Reader) -> Timeline:
     scale = facts.true_ms * 1e6 / schedule.step_ns if schedule.step_ns > 0 else 1.0
     asker = Asker(reader.replay, reader.base, true_ms=facts.true_ms)
     questions = (*shared_questions(program, facts), *reader.questions())
-    questions = (*questions, *given_up_questions(questions, facts))
+    questions = (*questions, *not_in_force_questions(questions, facts))
     answers = asker.ask(questions)
     context: dict[str, JsonValue] = {}
     if facts.supply is not None:

@@ -114,7 +114,7 @@ class MaskWatch:
 
     def begin(self) -> None:
         """Look at calls from now on."""
-        if not self._replaced.entries and not torch_private.dynamo_counter("stats", "unique_graphs"):
+        if not self._replaced.entries and not torch_private.dynamo_looks():
             replace_attention(self._replaced, self._make)
 
     def end(self) -> MaskFacts | None:

@@ -145,7 +145,7 @@ class RepeatWatch:
 
     def begin(self) -> None:
         """Look at calls from now on."""
-        if not self._on and not torch_private.dynamo_counter("stats", "unique_graphs"):
+        if not self._on and not torch_private.dynamo_looks():
             self._on, self._thread, self.steps = True, threading.get_ident(), 0
             self._replaced.hook(torch_private.ModuleHooks(self._before, self._after))
             self._replaced.hook(optim_module.register_optimizer_step_post_hook(self._values.updated))

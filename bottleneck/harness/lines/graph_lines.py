@@ -64,7 +64,7 @@ class GraphWatch:
     def begin(self) -> bool:
         """Look at what is recorded from now on; return whether lines are noted, which takes time."""
         owner, noter = autograd_private.engine_owner(), autograd_private.stack_noter()
-        if owner is None or torch_private.dynamo_counter("stats", "unique_graphs"):
+        if owner is None or torch_private.dynamo_looks():
             return False
         self._on = True
         self._sees_reads = self._reads.begin()

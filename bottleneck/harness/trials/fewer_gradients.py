@@ -50,7 +50,7 @@ class OnlyWhatIsRead:
         `act` is called for each backward that is asked for less.
         """
         owner = autograd_private.engine_owner()
-        compiled = torch_private.dynamo_counter("stats", "unique_graphs")
+        compiled = torch_private.dynamo_looks()
         if owner is None or compiled or self.missed or not self._reads.begin():
             return False
         self._act = act

@@ -135,6 +135,37 @@ def _copied_once(program: Program, calls: RepeatFacts | None, amounts: Amounts) 
         yield Question(WhatIf.COPIED_ONCE, kept, copied_basis(share, joined=amounts.joined > 0), bound=True)
 
 
+def _of_number_types(program: Program, facts: Facts, amounts: Amounts) -> Iterator[Question]:
+    """Ask for numbers with which this processor computes faster."""
+    if any(o.parameter_dtype == "float64" for o in facts.optimizers):
+        yield Question(
+            WhatIf.SINGLE_PRECISION,
+            Edit(work=dict.fromkeys((Work.MATH, Work.MEMORY, Work.UPDATE), 1.0 - _DOUBLE_OVER_SINGLE)),
+            "half of the operators' work: half the bytes, and twice the numbers in each vector register",
+        )
+    if facts.half is not None:
+        kind, share, rate = facts.half
+        yield Question(
+            WhatIf.SINGLE_PRECISION,
+            Edit(
+                work={Work.MATH: 1.0 + share * (rate - 1.0)},
+                gone=amount_gone(program, amounts.casts, (Work.DISPATCH, Work.MEMORY)),
+            ),
+            f"matrix products in {kind} ({percent(share)} of their FLOPs) at the rate of float32, "
+            f"{1 / rate:.2g} times that of {kind} on this machine"
+            + (f"; without {ms(amounts.casts)} of casts" if amounts.casts > 0 else ""),
+        )
+    if facts.denormal is not None and facts.denormal[0] > 0:
+        share, times = facts.denormal
+        left = 1.0 / (1.0 + share * (times - 1.0))
+        yield Question(
+            WhatIf.DENORMALS_GONE,
+            Edit(work=dict.fromkeys((Work.MATH, Work.UPDATE), left)),
+            f"{percent(share)} of the numbers as fast as the others: {times:.0f} times, measured here",
+            bound=True,
+        )
+
+
 def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled: bool) -> Iterator[Question]:
     """Ask what only a CPU trace can answer."""
     work = program.work
@@ -163,33 +194,7 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
             + ("; the cost of anomaly detection not included" if anomalies > 0 else ""),
             bound=True,
         )
-    if any(o.parameter_dtype == "float64" for o in facts.optimizers):
-        yield Question(
-            WhatIf.SINGLE_PRECISION,
-            Edit(work=dict.fromkeys((Work.MATH, Work.MEMORY, Work.UPDATE), 1.0 - _DOUBLE_OVER_SINGLE)),
-            "half of the operators' work: half the bytes, and twice the numbers in each vector register",
-        )
-    if facts.half is not None:
-        kind, share, rate = facts.half
-        yield Question(
-            WhatIf.SINGLE_PRECISION,
-            Edit(
-                work={Work.MATH: 1.0 + share * (rate - 1.0)},
-                gone=amount_gone(program, amounts.casts, (Work.DISPATCH, Work.MEMORY)),
-            ),
-            f"matrix products in {kind} ({percent(share)} of their FLOPs) at the rate of float32, "
-            f"{1 / rate:.2g} times that of {kind} on this machine"
-            + (f"; without {ms(amounts.casts)} of casts" if amounts.casts > 0 else ""),
-        )
-    if facts.denormal is not None and facts.denormal[0] > 0:
-        share, times = facts.denormal
-        left = 1.0 / (1.0 + share * (times - 1.0))
-        yield Question(
-            WhatIf.DENORMALS_GONE,
-            Edit(work=dict.fromkeys((Work.MATH, Work.UPDATE), left)),
-            f"{percent(share)} of the numbers as fast as the others: {times:.0f} times, measured here",
-            bound=True,
-        )
+    yield from _of_number_types(program, facts, amounts)
     yield from _for_nobody(program, amounts)
     yield from _copied_once(program, facts.repeats, amounts)
     for call, call_ms in amounts.costly:
@@ -226,12 +231,13 @@ def cpu_questions(program: Program, facts: Facts, amounts: Amounts, *, compiled:
             f"the embedding tables' {percent(facts.table_share)} of the update and of the page faults gone, "
             f"and their gradient ({ms(amounts.tables)}), since few rows are used",
         )
-    yield Question(
-        WhatIf.SEAMS_GONE,
-        Edit(work={Work.SEAM: 0.0}),
-        "without what passes at each break between one graph and the next, except for the work of operators; "
-        "fusion across the breaks would save more",
-    )
+    if work[:, Work.SEAM].any():
+        yield Question(
+            WhatIf.SEAMS_GONE,
+            Edit(work={Work.SEAM: 0.0}),
+            "without what passes at each break between one graph and the next, except for the work of "
+            "operators; fusion across the breaks would save more",
+        )
     shares = {"evaluation": float(facts.evaluates), "forward": amounts.unrecorded}
     if any(shares.values()):
         stored = np.asarray([shares.get(phase, 0.0) for phase in program.phases])

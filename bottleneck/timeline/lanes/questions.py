@@ -272,9 +272,12 @@ def _ddp_questions(program: Program, facts: Facts) -> Iterator[Question]:
         )
 
 
-def given_up_questions(questions: Sequence[Question], facts: Facts) -> Iterator[Question]:
-    """Ask for the step in which no code was given up at the recompile limit: it would run compiled."""
-    if facts.given_up and not any(question.name is WhatIf.NO_COMPILE for question in questions):
-        for question in questions:
-            if question.name is WhatIf.COMPILED:
-                yield replace(question, name=WhatIf.NO_COMPILE)
+def not_in_force_questions(questions: Sequence[Question], facts: Facts) -> Iterator[Question]:
+    """Ask for the step in which what was to be compiled runs so: not given up at a limit, nor broken up."""
+    asked = {question.name for question in questions}
+    fails = {WhatIf.NO_COMPILE: facts.given_up, WhatIf.SEAMS_GONE: facts.compiled and facts.broken}
+    for question in questions:
+        if question.name is WhatIf.COMPILED:
+            for name, does in fails.items():
+                if does and name not in asked:
+                    yield replace(question, name=name)

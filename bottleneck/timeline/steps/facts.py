@@ -164,9 +164,14 @@ class Facts:
         """Some code reached the recompile limit: it runs eagerly, as if it had never been compiled."""
         return self.compile_facts is not None and bool(self.compile_facts.limit_hit)
 
+    @property
+    def broken(self) -> bool:
+        """Graphs broke, so that some of the code runs eagerly: all of it where the trace shows no region."""
+        return self.compile_facts is not None and bool(self.compile_facts.breaks)
+
     def in_force(self, *, regions: bool) -> bool:
-        """What is compiled runs so; with `regions` the trace shows some that does, whatever was given up."""
-        return self.compiled and (regions or not self.given_up)
+        """What is compiled runs so; with `regions` the trace shows some that does, whatever else does not."""
+        return self.compiled and (regions or not (self.given_up or self.broken))
 
     @property
     def evaluates(self) -> bool:

@@ -1,4 +1,4 @@
-"""Six ways to use torch.compile; prints what dynamo counted. `neutral.py CASE`."""
+"""Eight ways to use torch.compile; prints what dynamo counted. `neutral.py CASE`."""
 
 import json
 import sys
@@ -18,6 +18,9 @@ class Block(torch.nn.Module):
         self.linear, self.norm, self.breaks = torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), breaks
 
     def forward(self, x):
+        # A break in a loop leaves the function eager, one outside makes two graphs.
+        for _ in range(1 if CASE == "nothing" else 0):
+            torch._dynamo.graph_break()
         x = self.linear(x)
         if self.breaks:
             torch._dynamo.graph_break()
@@ -35,7 +38,7 @@ if CASE == "in_place":
 elif CASE == "blocks":
     for i in range(3):
         model[i] = torch.compile(model[i], **options)
-elif CASE in ("model", "breaks"):
+elif CASE in ("model", "breaks", "nothing"):
     model = torch.compile(model, **options)
 elif CASE == "loss":
     loss = torch.compile(torch.nn.functional.mse_loss, **options)

@@ -27,7 +27,7 @@ def own_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(name="watch")
 def _watch(own_clock: None) -> Iterator[watch.WayWatch]:
-    if torch_private.dynamo_counter("stats", "unique_graphs"):
+    if torch_private.dynamo_looks():
         torch._dynamo.utils.counters.clear()  # of what other tests compiled
     one = watch.WayWatch()
     yield one

@@ -22,7 +22,7 @@ from torch_bottleneck.runs.store import Store
 @pytest.fixture
 def nothing_compiled() -> None:
     """What other tests compiled is forgotten."""
-    if torch_private.dynamo_counter("stats", "unique_graphs"):
+    if torch_private.dynamo_looks():
         torch._dynamo.utils.counters.clear()
 
 

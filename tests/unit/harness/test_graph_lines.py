@@ -21,7 +21,7 @@ from torch_bottleneck.model.run import GraphLines
 def _as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever this machine has, and whatever other tests of this process have compiled."""
     monkeypatch.setattr(torch_private, "device_kind", lambda: "cuda")
-    monkeypatch.setattr(torch_private, "dynamo_counter", lambda *_: 0)
+    monkeypatch.setattr(torch_private, "dynamo_looks", lambda: False)
 
 
 class Table(nn.Module):
@@ -113,9 +113,9 @@ def test_what_a_checkpoint_records_in_backward_is_none_of_the_forward(reentrant:
 def test_nothing_is_looked_at_without_a_device_or_in_compiled_programs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(torch_private, "dynamo_counter", lambda *_: 1)
+    monkeypatch.setattr(torch_private, "dynamo_looks", lambda: True)
     assert not GraphWatch().begin()
-    monkeypatch.setattr(torch_private, "dynamo_counter", lambda *_: 0)
+    monkeypatch.setattr(torch_private, "dynamo_looks", lambda: False)
     monkeypatch.setattr(torch_private, "device_kind", lambda: "cpu")
     watch = GraphWatch()
     assert not watch.begin()

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
+import msgspec
 import numpy as np
 import pytest
+from recorded.cases import CASES
 
+from torch_bottleneck.diagnose import diagnose_paths
+from torch_bottleneck.model.codes import WhatIf
+from torch_bottleneck.model.diagnosis import Diagnosis, WhatIfResult
 from torch_bottleneck.model.run import CompileEvent, CompileFacts, GraphBreak, SourceSite
 from torch_bottleneck.timeline.lanes.seams import Seam, find_seams, region_owners
 from torch_bottleneck.timeline.trace.table import Trace
@@ -198,3 +206,29 @@ def test_what_a_graph_does_around_its_launches_belongs_to_the_passage() -> None:
     # From the end of the last launch, at 62, to the first of the next graph, at 150, less the usual pause
     # of 8 between two launches.
     assert seam.stretches == ((62_000, 142_000),)
+
+
+@pytest.mark.parametrize("name", ["cpu-thread-slices", "compile-chains"])
+def test_breaks_that_leave_no_graph_at_all_cost_what_compiling_would_save(name: str, tmp_path: Path) -> None:
+    def found(compile_json: dict[str, object]) -> Diagnosis:
+        folder = tmp_path / str(len(compile_json))
+        shutil.copytree(CASES[name].folder, folder)
+        (folder / "compile.json").write_bytes(msgspec.json.encode(compile_json))
+        return diagnose_paths([folder])
+
+    def answer(diagnosis: Diagnosis, question: WhatIf) -> WhatIfResult | None:
+        return next((each for each in diagnosis.what_ifs if each.question == question), None)
+
+    site = {"file": "/home/user/net.py", "line": 7, "function": "forward"}
+    eager = answer(found({"used": False}), WhatIf.COMPILED)
+    broken = found({"used": True, "breaks": [{"reason": "Unsupported: time.time", "site": site}]})
+    (finding,) = [each for each in broken.findings if each.code == "BN401"]
+    without = answer(broken, WhatIf.SEAMS_GONE)
+    assert eager is not None and without is not None
+    assert finding.cost_ms == pytest.approx(eager.saves_ms)
+    assert without.basis == eager.basis
+    fixes = {each.fix: each for each in broken.suggestions}
+    assert "FX414" not in fixes, "it is compiled already"
+    assert fixes["FX403"].saves_ms == pytest.approx(eager.saves_ms)
+    whole = found({"used": True, "unique_graphs": 3, "mode": "default"})
+    assert answer(whole, WhatIf.SEAMS_GONE) is None, "nothing broke"

@@ -182,7 +182,7 @@ class Patch:
 
     def settle_steps(self, program: Program) -> int:  # noqa: ARG002 - for subclasses
         """Return how many steps to leave out after the switch that was just made."""
-        compiled = self.is_guarded and bool(torch_private.dynamo_counter("stats", "unique_graphs"))
+        compiled = self.is_guarded and torch_private.dynamo_looks()
         return self.settles + (RECOMPILING_STEPS if compiled else 0)
 
     def found(self) -> Applied:
