@@ -123,7 +123,7 @@ class InputSupply:
     alone_ms: float | None = None
     """What producing would take in the training process; None where no worker was timed."""
     own_ms: float = 0.0
-    """Of the wait, with workers: what the training process itself does, in lines of the user's."""
+    """Of the wait: what the training process itself does beside making a batch: drawing the indices."""
     own_call: SiteTime | None = None
     """Where most of that is, if it is most of the wait."""
     core_wait_ms: float = 0.0
@@ -177,7 +177,9 @@ def input_supply(
     else:
         return None
     function, share = _goes_with_first(made)
-    own_ms = min(wait_ms, fetching.total_ms) if loader.num_workers and fetching is not None else 0.0
+    own_ms = min(wait_ms, fetching.total_ms) if fetching is not None else 0.0
+    if not loader.num_workers and wait_ms - production < _MOSTLY * wait_ms:
+        own_ms = 0.0  # the lines are mostly those that make the batch, which was timed
     knows_passes = loader.length is not None or loader.iterators > 1  # a first pass may never end
     passes = min(1.0, per_step / batches_per_iterator(loader)) if knows_passes else 0.0
     alone = None

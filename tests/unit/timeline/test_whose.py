@@ -833,7 +833,7 @@ class Supplied(NamedTuple):
     loader: LoaderFacts
 
 
-def supplied(drawn_ms: float, *, workers: int) -> Supplied:
+def supplied(drawn_ms: float, *, workers: int, made_ms: float = 150.0) -> Supplied:
     """A step of 70 ms without its input, whose fetches take 40 ms, some of them in the sampler."""
     tree = tree_of(
         Seen((FETCH,), 35.0 - drawn_ms, "data", "optimizer"),
@@ -842,7 +842,7 @@ def supplied(drawn_ms: float, *, workers: int) -> Supplied:
     made = Production(
         where="workers" if workers else "main",
         batches=20,
-        fetch_ms=[150.0] * 20,
+        fetch_ms=[made_ms] * 20,
         rows_share=0.2,
         sites=[SiteTime(site=SourceSite(file="/me/data.py", line=60, function="read"), phase="", count=9)],
     )
@@ -876,7 +876,15 @@ def test_a_sampler_that_takes_little_of_the_wait_is_not_what_the_input_waits_for
 
 
 def test_without_workers_the_training_process_makes_all() -> None:
-    assert supplied(30.0, workers=0).supply.own_ms == 0.0
+    assert supplied(30.0, workers=0, made_ms=39.0).supply.own_ms == 0.0
+
+
+def test_what_a_sampler_does_no_workers_would_take_over_where_there_are_none_yet() -> None:
+    supply, answers, *_ = supplied(30.0, workers=0, made_ms=10.0)
+    assert supply.own_ms == pytest.approx(30.0)
+    assert supply.main_call is not None and supply.main_call.site.line == 5
+    assert answers[WhatIf.PRODUCTION_CHEAPER].call == "np.random.choice()"
+    assert answers[WhatIf.INPUT_WORKERS].step_ms == pytest.approx(95.0, rel=0.01)
 
 
 def test_the_line_that_makes_the_input_is_named_where_no_loader_knows_it() -> None:
