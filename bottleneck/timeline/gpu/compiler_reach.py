@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ..lanes.labels import Work
 from ..lanes.program import Program
 from ..trace.dialect import Kind
-from ..trace.intervals import before, latest
+from ..trace.intervals import before, latest, which
 from ..trace.table import Ranges, Trace
 
 ENTRY_NS = 185_000.0
@@ -124,6 +124,14 @@ def _regions(trace: Trace, nodes: NDArray[np.intp], forward: Ranges) -> NDArray[
     return np.where((last >= 0) & (numbers[last] == trace.sequence[nodes]), around[in_order[last]], -1)
 
 
+def _of_inner_backwards(trace: Trace, nodes: NDArray[np.intp], forward: Ranges) -> NDArray[np.intp]:
+    """Return the nodes that run during a forward pass, for a gradient it asks for, and those they record."""
+    inner = nodes[which(forward.start, forward.end, trace.ts_ns[nodes]) >= 0]
+    ops = _numbered(trace)
+    recorded = np.unique(trace.sequence[ops[trace.inside(ops, inner)]])
+    return np.union1d(inner, nodes[np.isin(trace.sequence[nodes], recorded)])
+
+
 def _trained(
     trace: Trace, nodes: NDArray[np.intp], region: NDArray[np.int64], handed: NDArray[np.int64]
 ) -> NDArray[np.int64]:
@@ -156,7 +164,8 @@ def read_reach(trace: Trace, program: Program) -> Reach:
     backward = np.zeros(len(within), dtype=bool)
     if len(nodes) and len(forward.start):
         region = _regions(trace, nodes, forward)
-        model |= trace.ranges(nodes[region >= 0]).around(when, tid) >= 0
+        own = np.union1d(nodes[region >= 0], _of_inner_backwards(trace, nodes, forward))
+        model |= trace.ranges(own).around(when, tid) >= 0
         trained = _trained(trace, nodes, region, handed)
         within = np.where(np.isin(within, trained), within, -1)
         backward = trace.ranges(nodes[np.isin(region, trained)]).around(when, tid) >= 0

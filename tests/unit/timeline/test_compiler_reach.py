@@ -101,6 +101,22 @@ def test_a_loss_that_is_a_module_is_no_part_of_the_model() -> None:
     assert (reach.model & (program.kind == EventKind.LAUNCH)).sum() == len(launches) + 4
 
 
+def test_a_gradient_that_the_forward_asks_for_is_the_models_both_ways_but_no_compilers() -> None:
+    writer = eager()
+    for k, begin in enumerate(EDGES[:-1]):
+        # In the forward, on the thread of the backwards; its operators record nodes, too.
+        label = "autograd::engine::evaluate_function: "
+        writer.row(f"{label}PowBackward0", "cpu_op", begin + 162, 20, BACKWARD, sequence=10 * k + 5)
+        writer.row("aten::mul", "cpu_op", begin + 164, 16, BACKWARD, sequence=100 + k)
+        writer.launch(begin + 166, 10, start=begin + 180, length=5, tid=BACKWARD)
+        writer.row(f"{label}MulBackward0", "cpu_op", begin + 490, 20, BACKWARD, sequence=100 + k)
+        writer.launch(begin + 495, 10, start=begin + 506, length=5, tid=BACKWARD)
+    program, reach, launches = read(writer)
+    assert launches == [60, 60, 140, 140, 390, 390, 450, 450]
+    model = reach.model & (program.kind == EventKind.LAUNCH)
+    assert model.sum() == len(launches) + 4
+
+
 def test_without_a_label_autograd_tells_the_forward_pass_and_the_loss_counts_as_well() -> None:
     _, reach, launches = read(eager(labels=False))
     assert launches == [60, 60, 140, 140, 260, 260, 330, 330, 390, 390, 450, 450]
