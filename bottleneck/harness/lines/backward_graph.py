@@ -19,8 +19,8 @@ from .. import autograd_private
 _MOST_NODES = 100_000
 _CONVERTS = "ToCopyBackward0"
 """Autograd's node of `to`, and of what autocast converts."""
-_JOINS, _READS_ONE = "CatBackward0", "SelectBackward0"
-"""Autograd's nodes of `torch.cat`, and of `x[i]`."""
+_JOINS, _READS_ONE, _SLICES = "CatBackward0", "SelectBackward0", "SliceBackward0"
+"""Autograd's nodes of `torch.cat`, of `x[i]` and of `x[a:b]`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,28 +126,41 @@ class Joins:
         readers: defaultdict[int, list[Any]] = defaultdict(list)
         for node in nodes:
             for source, _ in node.next_functions:
-                if source is not None and source.name() == _JOINS:
+                if source is not None and source.name() in (_JOINS, _SLICES):
                     readers[id(source)].append(node)
         for node in nodes:
-            its = readers[id(node)]
-            if any(_joins_more(node, each) for each in its) and all(_is_part_of(node, each) for each in its):
-                self.again.update(filter(None, map(sequence_number, (node, *_entries(its)))))
+            if node.name() == _JOINS:
+                self._note_join(node, list(_read_by(node, readers)))
+
+    def _note_join(self, node: Any, its: list[Any]) -> None:
+        if any(_joins_more(node, each) for each in its) and all(_is_part_of(node, each) for each in its):
+            gone = (node, *(each for each in its if each.name() != _JOINS))
+            self.again.update(number for number in map(sequence_number, gone) if number is not None)
+
+
+def _read_by(node: Any, readers: dict[int, list[Any]]) -> Iterator[Any]:
+    """Yield what reads a node's output, and of all of it as a slice, as `x[:, i]` makes in 2.6."""
+    for reader in readers[id(node)]:
+        yield reader
+        if reader.name() == _SLICES and _shape(reader) == _shape(node):
+            yield from _read_by(reader, readers)
 
 
 def _joins_more(node: Any, reader: Any) -> bool:
     """Return whether a reader joins what `node` has joined with something that is smaller."""
-    numbers = [math.prod(autograd_private.gradient_kind(each, 0)[0] or (0,)) for each in (node, reader)]
-    return reader.name() == _JOINS and 2 * numbers[0] > numbers[1]
+    return reader.name() == _JOINS and 2 * math.prod(_shape(node)) > math.prod(_shape(reader)) > 0
 
 
 def _is_part_of(node: Any, reader: Any) -> bool:
-    """Return whether a reader joins along the same dimension, or takes one entry of it."""
-    shape = autograd_private.gradient_kind(node, 0)[0]
+    """Return whether a reader joins along the same dimension, takes one entry of it, or all."""
+    shape = _shape(node)
+    if reader.name() == _SLICES:
+        return shape == _shape(reader)
     return reader.name() in (_JOINS, _READS_ONE) and _dim(node, shape) == _dim(reader, shape)
 
 
-def _entries(readers: Iterable[Any]) -> Iterator[Any]:
-    return (each for each in readers if each.name() == _READS_ONE)
+def _shape(node: Any) -> tuple[int, ...]:
+    return autograd_private.gradient_kind(node, 0)[0]
 
 
 def _dim(node: Any, shape: tuple[int, ...]) -> int | None:

@@ -854,24 +854,25 @@ EXPLAINED: dict[str, str] = {
         "launch-bound, FX374 first, 36.7 of 51.3 ms on an idle machine, where threads do not wait."
     ),
     "LL01": (
-        "The step of the diagnosis was 213 ms, on a slower day of the same kind of machine; the plain run began "
-        "with a queue of batches that were made."
+        "The step of the diagnosis was 213 ms, on a slower day of the same kind of machine; the plain run "
+        "began with a queue of batches that were made."
     ),
     "LL03": (
         "Workers for a loader that has none bring more than the log does, and were measured to: 1.59x. What "
         "the log reads is third, 54.1 of 65.8 ms; without it, 70.5 of 80.1 were measured."
     ),
     "LL04": (
-        "The average was third, by its line: FX532, 42.5 of 60.9 ms, near what was measured. Before it are the "
-        "launches of the whole step, and the loop over streams in the forward, at best."
+        "The average was third, by its line: FX532, 42.5 of 60.9 ms, near what was measured. Before it are "
+        "the launches of the whole step, and the loop over streams in the forward, at best."
     ),
     "LL05": (
-        "Not known: weights are cast anew in each call of a step, since autocast's cache is off. Since: FX377, "
-        "24.0 of 31.1 ms at best, second to CUDA graphs, which were tried: 1.27x. Measured: 28.0 of 34.0."
+        "Not known: weights are cast anew in each call of a step, since autocast's cache is off. Since: "
+        "FX377, 24.0 of 31.1 ms at best, second to CUDA graphs, which were tried: 1.27x."
+        " Measured: 28.0 of 34.0 ms."
     ),
     "LL07": (
-        "What grows by torch.cat was seen only where it needs no gradient. Since: BN323 and FX346, by the line, "
-        "95.2 of 131.7 ms at best, third behind two bounds for the whole loop."
+        "What grows by torch.cat was seen only where it needs no gradient. Since: BN323 and FX346, by the "
+        "line, 95.2 of 131.7 ms at best, third behind two bounds for the whole loop."
     ),
     "MM01": (
         "At best: without all that makes batches, of which cutting texts is 60 %. The line had no name. "

@@ -31,6 +31,7 @@ def joined(loss: torch.Tensor) -> dict[str, int]:
     for name, is_one in zip(graph.node, graph.joined, strict=False) if graph is not None else ():
         key = graph.names[name]
         found[key] = found.get(key, 0) + round(is_one)
+    found.pop("SliceBackward0", 0)  # what `x[:, i]` records beside it in torch 2.6
     return {name: count for name, count in found.items() if count}
 
 
