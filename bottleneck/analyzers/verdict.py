@@ -76,6 +76,8 @@ class _Price:
     behind_breaks: bool = False
     """Dispatch of compiled code whose graph is broken: a single launch, as a CUDA graph, needs one graph, so
     that saving is out of reach until the breaks are gone."""
+    tried: bool = False
+    """`cost_ms` is what a fix was measured to save in the run, more than was known of the cause."""
 
     def weight(self, limits: _Limits) -> float:
         return worth(self.cost_ms, bound=self.bound, weight=limits.bound_weight)
@@ -127,7 +129,7 @@ def _as_measured(price: _Price, saves_ms: float) -> _Price:
     """Put what the best fix of a class was measured to save in place of less that is known of it."""
     if saves_ms <= price.rank(_Limits()):
         return price
-    return replace(price, cost_ms=saves_ms, bound=False, reached=None, behind_breaks=False)
+    return replace(price, cost_ms=saves_ms, bound=False, reached=None, behind_breaks=False, tried=True)
 
 
 def _named_in_place_of(price: _Price, findings: Sequence[Finding]) -> _Price:
@@ -146,7 +148,7 @@ def _named_in_place_of(price: _Price, findings: Sequence[Finding]) -> _Price:
     )
     if named is None or named.cost_ms is None or named.cost_ms <= price.cost_ms:
         return price
-    return replace(price, finding=named, cost_ms=named.cost_ms, bound=False, question=None)
+    return replace(price, finding=named, cost_ms=named.cost_ms, bound=False, question=None, tried=False)
 
 
 def _reached(facts: Facts, group: BottleneckClass) -> WhatIfResult | None:
@@ -223,8 +225,10 @@ def _confidence(facts: Facts, quality: Quality, *, effect_ms: float, bound: bool
 
 def _headline(facts: Facts, price: _Price) -> str:
     share = percent(price.cost_ms / facts.true_ms)
-    most = "up to " if price.bound else ""
-    return f"{price.bottleneck_class.value}: {price.finding.title} ({most}{share} of {ms(facts.true_ms)})"
+    said = f"{price.bottleneck_class.value}: {price.finding.title}"
+    if price.tried:
+        return f"{said}; a fix tried here saves {ms(price.cost_ms)} ({share} of {ms(facts.true_ms)})"
+    return f"{said} ({'up to ' if price.bound else ''}{share} of {ms(facts.true_ms)})"
 
 
 def _work_share(facts: Facts) -> float:
