@@ -430,7 +430,6 @@ guesses = outputs.detach().argmax(-1)  # was: model(inputs).argmax(-1)""",
         " torch.roll, a tensor that grows. Keep a deque and join it where it is read, or write into a tensor that"
         " is made once, at a position that goes around.",
         what_if=WhatIf.COPIED_ONCE,
-        what_if_bound=True,
         risk=Risk.NEEDS_REVIEW,
         may_break="The order of rows in a ring is not that of time: index with (position + range) % length.",
         basis="the calls that copy again what they have copied",

@@ -38,12 +38,16 @@ def verdicts_own_first(
         return tuple(suggestions)
     worth = {s.fix: brings_ms(s, true_ms) for s in suggestions if not s.note and s.helps is not False}
     worth_it = [s for s in suggestions if s.fix in worth and _is_worth_it(s, worth[s.fix])]
-    most = max(worth.values(), default=0.0)
-    for able in (
-        [s for s in worth_it if FINDING_CODES[s.finding].names_call],
-        [s for s in worth_it if FINDING_CODES[s.finding].bottleneck_class is verdict.bottleneck_class],
+    # A general fix names nothing that is to blame: its promise is no measure for what does.
+    particular = [s.fix for s in suggestions if s.helps or by_id(s.fix).general != "always"]
+    for able, rivals in (
+        ([s for s in worth_it if FINDING_CODES[s.finding].names_call], particular),
+        (
+            [s for s in worth_it if FINDING_CODES[s.finding].bottleneck_class is verdict.bottleneck_class],
+            worth,
+        ),
     ):
-        if able and worth[able[0].fix] >= RIVAL_SHARE * most:
+        if able and worth[able[0].fix] >= RIVAL_SHARE * max(worth.get(fix, 0.0) for fix in rivals):
             # Of equals the one made for the most specific finding: a family of codes begins with the general.
             equals = [s for s in able if worth[s.fix] == worth[able[0].fix]]
             first = max(equals, key=lambda s: _made_for(s, codes))

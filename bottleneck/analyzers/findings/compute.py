@@ -524,7 +524,8 @@ class CopiedAgain(Analyzer):
         compiled code.
 
     What it costs you
-        The step without these calls and their backward. At best, since what is new has to be written.
+        The step without these calls and their backward. At best, since what is new has to be written;
+        of what needs gradients the last join is left, which does that.
 
     What it is not
         Not the joining of features in a model, whose parts are computed anew.

@@ -132,7 +132,9 @@ def _copied_once(program: Program, calls: RepeatFacts | None, amounts: Amounts) 
         joins = amount_gone(program, amounts.joined, (*_OPERATORS, Work.ALLOCATOR))
         kept = kept.and_also(Edit(gone=joins), apart=True)
     if kept.gone is not None:
-        yield Question(WhatIf.COPIED_ONCE, kept, copied_basis(share, joined=amounts.joined > 0), bound=True)
+        yield Question(
+            WhatIf.COPIED_ONCE, kept, copied_basis(share, joined=amounts.joined > 0), bound=share > 0
+        )
 
 
 def _of_number_types(program: Program, facts: Facts, amounts: Amounts) -> Iterator[Question]:

@@ -84,7 +84,8 @@ def copied_basis(share: float, *, joined: bool) -> str:
     """
     parts = ["the joins of what is joined again, both ways"] if joined else []
     parts += [f"{percent(share)} of what runs without gradients"] if share > 0 else []
-    return f"without {' and '.join(parts)}; what is new has to be written"
+    left = "what is new has to be written" if share > 0 else "the last one stays"
+    return f"without {' and '.join(parts)}; {left}"
 
 
 def joined_basis(share: float) -> str:

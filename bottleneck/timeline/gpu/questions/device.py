@@ -60,7 +60,7 @@ def device_questions(program: Program, work: DeviceWork, known: Circumstances) -
         kept = not_launched(program, known.bare, carried) if known.bare is not None else Edit()
         kept = kept if known.joined is None else kept.and_also(known.joined)
         told = copied_basis(carried, joined=known.joined is not None)
-        yield Question(WhatIf.COPIED_ONCE, kept, told, bound=True)
+        yield Question(WhatIf.COPIED_ONCE, kept, told, bound=carried > 0)
     if facts.padding_share > 0:
         # Attention, fused or not, grows with the square of the length.
         squares = work.attention | work.scores | work.score_products
