@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..model.codes import WhatIf
 from ..model.fix import Arithmetic, Fix, KeywordEdit, ModelEdit, Risk, StatementEdit
-from .build import ON_CUDA, ON_GPU, arguments, docs, given, paper, recipe, seen, source
+from .build import ON_CUDA, ON_GPU, arguments, docs, given, if_known, paper, recipe, seen, source
 
 _SDPA = docs(
     "generated/torch.nn.functional.scaled_dot_product_attention.html", "scaled_dot_product_attention"
@@ -427,8 +427,8 @@ guesses = outputs.detach().argmax(-1)  # was: model(inputs).argmax(-1)""",
         title="Write what is new; do not copy the rest",
         addresses=("BN323",),
         what_to_change="Each step copies a whole window or record to add a little: torch.cat((window[1:], new)),"
-        " torch.roll, a tensor that grows. Keep a deque and join it where it is read, or write into a tensor that"
-        " is made once, at a position that goes around.",
+        " torch.roll, a tensor that grows. Keep a list or a deque, and join it where all of it is read. Or write"
+        " into a tensor that is made once, at a position that goes around.",
         what_if=WhatIf.COPIED_ONCE,
         risk=Risk.NEEDS_REVIEW,
         may_break="The order of rows in a ring is not that of time: index with (position + range) % length.",
@@ -440,6 +440,15 @@ import torch
 window[step % len(window)] = new
 # Only where the order counts:
 in_order = window.roll(-(step + 1) % len(window), 0)""",
+        other_code=(
+            (
+                if_known("copies.grown"),
+                """\
+# was: whole = torch.cat((whole, part), 1), in each round
+parts.append(part)  # and read parts[-1], not whole[:, -1]
+whole = torch.cat(parts, 1)  # once, behind the loop""",
+            ),
+        ),
         undo="Join anew in each step.",
         verify="No aten::cat or aten::roll of that size in the trace; the same numbers are read.",
         sources=(

@@ -40,6 +40,7 @@ RECORDS: dict[str, Record] = {
     "FX343": Record(predictions=1, error=0.2047, close=0, bounds=0, held=0),
     "FX344": Record(predictions=0, error=None, close=0, bounds=1, held=1),
     "FX345": Record(predictions=0, error=None, close=0, bounds=2, held=1),
+    "FX346": Record(predictions=1, error=0.1724, close=0, bounds=0, held=0),
     "FX347": Record(predictions=1, error=0.1137, close=0, bounds=0, held=0),
     "FX349": Record(predictions=0, error=None, close=0, bounds=1, held=1),
     "FX351": Record(predictions=1, error=0.0246, close=1, bounds=0, held=0),

@@ -235,11 +235,12 @@ def _calls(run: Run) -> dict[str, JsonValue]:
 
 
 def _copied(run: Run, known: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    grown: dict[str, JsonValue] = {"copies.grown": True} if run.graph is not None and run.graph.joined else {}
     copied = run.copied
     if copied is None:
-        return {}
+        return grown
     fits = _fits(copied.held_bytes, known)
-    return {"copies.kept_share": copied.kept_bytes / copied.bytes, "copies.kept_fits": fits}
+    return {"copies.kept_share": copied.kept_bytes / copied.bytes, "copies.kept_fits": fits, **grown}
 
 
 def _fits(more_bytes: JsonValue, known: Mapping[str, JsonValue]) -> bool | None:

@@ -70,6 +70,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "forward.repeated_share": "float: of the time in modules, or outside, in calls that repeat others",
     "attention.idle_masks": "float: share of the masks given to fused attention that mask nothing",
     "math.converted_once_ms": "float: the step with each tensor converted once, where some are again",
+    "copies.grown": "bool: tensors that need gradients grow by torch.cat within a step",
     "math.half": 'str: "float16" or "bfloat16", in which a CPU run computes',
     "autocast.dtype": 'str: "none", "bfloat16", "float16"',
     "optimizer.cls": "str",

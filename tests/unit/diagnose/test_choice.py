@@ -86,9 +86,7 @@ def test_what_names_a_call_stands_before_general_fixes_unless_they_save_twice_as
         assert first(general, named) == expected
 
 
-def test_what_a_general_fix_promises_is_no_measure_for_what_names_a_call_but_what_it_was_measured_to_save() -> (
-    None
-):
+def test_what_a_general_fix_promises_is_no_measure_for_what_names_a_call_until_it_was_tried() -> None:
     named, compiled = suggestion("FX504", "BN904", 90.0), suggestion("FX414", "BN501", 10.0)
     assert first(compiled, named) == "FX504"
     assert first(tried(compiled, "faster", 5.0), named) == "FX414"
