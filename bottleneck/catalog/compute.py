@@ -444,8 +444,9 @@ in_order = window.roll(-(step + 1) % len(window), 0)""",
             (
                 if_known("copies.grown"),
                 """\
+parts = list(whole.split(1, 1))  # before the loop
 # was: whole = torch.cat((whole, part), 1), in each round
-parts.append(part)  # and read parts[-1], not whole[:, -1]
+parts.append(part)  # parts[-1][:, 0] is whole[:, -1]
 whole = torch.cat(parts, 1)  # once, behind the loop""",
             ),
         ),

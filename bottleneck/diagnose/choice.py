@@ -29,25 +29,22 @@ def verdicts_own_first(
 
     A fix of another class may save more but need this one first: a CUDA graph cannot be captured over
     a synchronisation. If it saves more than twice as much, it still comes first. What names a call of the
-    user's comes before both, by the same measure: it is certain, and nobody has to look for it. What was
-    measured to help stays first, but for what leaves work out: that may have to stay, and what does it in
-    less time comes before it.
+    user's comes before both, by the same measure, with general fixes counting half: it is certain, and nobody
+    has to look for it. What was measured to help stays first, but for what leaves work out: that may have to
+    stay, and what does it in less time comes before it.
     """
     suggestions = _what_stays_first(suggestions)
     if suggestions and suggestions[0].helps:
         return tuple(suggestions)
     worth = {s.fix: brings_ms(s, true_ms) for s in suggestions if not s.note and s.helps is not False}
     worth_it = [s for s in suggestions if s.fix in worth and _is_worth_it(s, worth[s.fix])]
-    # A general fix names nothing that is to blame: its promise is no measure for what does.
-    particular = [s.fix for s in suggestions if s.helps or by_id(s.fix).general != "always"]
-    for able, rivals in (
-        ([s for s in worth_it if FINDING_CODES[s.finding].names_call], particular),
-        (
-            [s for s in worth_it if FINDING_CODES[s.finding].bottleneck_class is verdict.bottleneck_class],
-            worth,
-        ),
-    ):
-        if able and worth[able[0].fix] >= RIVAL_SHARE * max(worth.get(fix, 0.0) for fix in rivals):
+    # A general fix names nothing that is to blame: beside what does, a promise of it counts half.
+    general = [s.fix for s in suggestions if by_id(s.fix).general == "always" and not s.helps]
+    beside = worth | {fix: worth[fix] / 2 for fix in general if fix in worth}
+    named = [s for s in worth_it if FINDING_CODES[s.finding].names_call]
+    own = [s for s in worth_it if FINDING_CODES[s.finding].bottleneck_class is verdict.bottleneck_class]
+    for able, rivals in ((named, beside), (own, worth)):
+        if able and worth[able[0].fix] >= RIVAL_SHARE * max(rivals.values()):
             # Of equals the one made for the most specific finding: a family of codes begins with the general.
             equals = [s for s in able if worth[s.fix] == worth[able[0].fix]]
             first = max(equals, key=lambda s: _made_for(s, codes))

@@ -525,8 +525,8 @@ def dynamo_counter(group: str, name: str | None) -> int | None:
 def dynamo_looks() -> bool:
     """Return whether dynamo has looked at a frame in this process, whether or not it could capture a graph.
 
-    It looks at what such frames call, too: at a mode of functions, or at hooks. Frames of which it must make
-    one whole graph count as graphs only.
+    It looks at what such frames call, too: at a mode of functions, or at hooks. With fullgraph=True it counts
+    the graph, and not the frame.
     """
     return bool(dynamo_counter("frames", "total") or dynamo_counter("stats", "unique_graphs"))
 

@@ -520,8 +520,8 @@ class CopiedAgain(Analyzer):
         The calls of cat, stack and roll in the steps in which FLOPs are counted, from the second step
         on: more than half of what one returns are numbers that an earlier call on that line has
         returned, and nothing in it needs a gradient. Where gradients are needed, the graph of a step:
-        what one torch.cat returns is joined by another one, and else read entry by entry only. Not in
-        compiled code.
+        what several calls of torch.cat return is joined by another one, and else the loss depends on it
+        entry by entry only. Not in compiled code.
 
     What it costs you
         The step without these calls and their backward. At best, since what is new has to be written;
@@ -545,14 +545,15 @@ class CopiedAgain(Analyzer):
         repeats, answer = facts.run.repeats if facts.run is not None else None, facts.ask(WhatIf.COPIED_ONCE)
         if repeats is None or answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
             return
-        which = "carried" if repeats.at("carried") else "joined"
-        call = repeats.call_at(which)
+        graph = facts.run.graph if facts.run is not None else None
+        grown = graph.sites_of(map(bool, graph.joined)) if graph is not None else []
+        call = "torch.cat()" if grown else repeats.call_at("carried")
         what = f"`{call}`" if call else "A line"
         yield self.finding(
             facts,
             f"{what} copies again what it has copied before: {ms(answer.saves_ms)}",
             answer=answer,
             evidence=[Evidence(text=answer.basis, source="calls of cat, stack and roll")],
-            sites=[item.site for item in repeats.at(which)],
+            sites=[*grown, *(item.site for item in repeats.at("carried"))],
             not_this="What is new has to be written in any case.",
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..lines.backward_graph import sequence_number
 from ..lines.functions import tensors_of
 from .seen_calls import Place, SeenCall
 
@@ -27,17 +28,22 @@ class CopiesAgain:
         self._made: defaultdict[Place | None, dict[int, Callable[[], object]]] = defaultdict(dict)
         """Weak references, by id."""
         self.carried: list[SeenCall] = []
-        self.graded: list[SeenCall] = []
-        """Whose output needs gradients. Whether such a call is needed shows the graph."""
+        self.joins: dict[int, Place] = {}
+        """Where a node of `torch.cat` was recorded, by its number. Whether it is needed shows the graph."""
 
     def note(self, call: SeenCall, inputs: Any, output: Any) -> None:
         """Note a call of one of `COPYING`. Of the first step it tells what was made, and no more."""
         if not isinstance(output, torch.Tensor):
+            return
+        if output.requires_grad:
+            number = sequence_number(output.grad_fn) if output.grad_fn is not None else None
+            if number is not None and call.at is not None:
+                self.joins[number] = call.at
             return
         made = self._made[call.at]
         for tensor in tensors_of(inputs):
             whole = tensor if tensor._base is None else tensor._base
             is_own = id(whole) in made and made[id(whole)]() is whole
             if is_own and call.later and 2 * tensor.numel() > output.numel():
-                (self.graded if output.requires_grad else self.carried).append(call)
+                self.carried.append(call)
         made[id(output)] = weakref.ref(output)

@@ -28,7 +28,7 @@ import torch
 from torch.optim import optimizer as optim_module
 
 from ...clocks import perf_counter_ns
-from ...model.run import RepeatFacts
+from ...model.run import RepeatFacts, SourceSite
 from .. import autograd_private, torch_private
 from ..events.replacing import Replacements
 from ..lines.functions import TELLS, Functions, call_from, tensors_of
@@ -36,7 +36,7 @@ from ..lines.sites import is_library
 from ..profiled import record_operators
 from .calls_apart import CallsApart
 from .copies_again import COPYING, CopiesAgain
-from .seen_calls import SeenCall, most_of, ns_of, sites_of, user_place
+from .seen_calls import SeenCall, line_at, most_of, ns_of, sites_of, user_place
 from .values import Values, digest
 
 _TO_BE_CHANGED = ("clone", "deepcopy")
@@ -159,6 +159,10 @@ class RepeatWatch:
             return None
         return sorted({(code.co_filename, code.co_name) for code in self._above})
 
+    def joins(self) -> dict[int, tuple[SourceSite, str]]:
+        """Return the user's lines that joined tensors with gradients, with their source, by the node."""
+        return {number: line_at(place) for number, place in self._copies.joins.items()}
+
     def step(self) -> None:
         """Another step begins: what the last one computed is gone."""
         self._forget()
@@ -193,7 +197,6 @@ class RepeatWatch:
                 *sites_of(steady, "steady"),
                 *sites_of(self._apart.joinable, "apart"),
                 *sites_of(carried, "carried"),
-                *sites_of(self._copies.graded, "joined"),
             ],
             fed_share=self._fed_ns / self._untrained_ns if self._untrained_ns else None,
             steady=most_of(steady),

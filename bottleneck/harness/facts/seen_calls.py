@@ -5,6 +5,7 @@ In: calls as `repeats` sees them. Out: `SeenCall`, and the user's lines with the
 
 from __future__ import annotations
 
+import linecache
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -43,6 +44,13 @@ def user_place() -> Place | None:
     """Return where the user's code is now."""
     frame = user_frame(2)
     return (frame.f_code, frame.f_lasti) if frame is not None else None
+
+
+def line_at(place: Place) -> tuple[SourceSite, str]:
+    """Return a line with its source."""
+    code, line = place[0], position_of(*place)[0]
+    site = SourceSite(file=code.co_filename, line=line, function=code.co_name)
+    return site, linecache.getline(site.file, line).strip()
 
 
 def ns_of(calls: Iterable[SeenCall]) -> int:

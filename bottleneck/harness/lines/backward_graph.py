@@ -21,6 +21,8 @@ _CONVERTS = "ToCopyBackward0"
 """Autograd's node of `to`, and of what autocast converts."""
 _JOINS, _READS_ONE, _SLICES = "CatBackward0", "SelectBackward0", "SliceBackward0"
 """Autograd's nodes of `torch.cat`, of `x[i]` and of `x[a:b]`."""
+_CHAIN = 2
+"""Joins before the last one from which something grows: fewer are no loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,19 @@ class GraphNode:
     """It is of a function that is written in Python."""
 
 
+def roots_of(outputs: Iterable[Any]) -> list[Any]:
+    """Return the nodes at which a backward for these tensors or edges begins."""
+    starts = (getattr(output, "grad_fn", None) or getattr(output, "node", None) for output in outputs)
+    return [node for node in starts if node is not None]
+
+
 def nodes_of(outputs: Iterable[Any]) -> list[Any]:
     """Return the nodes behind these tensors or edges; none where there are more than can be looked at."""
-    starts = (getattr(output, "grad_fn", None) or getattr(output, "node", None) for output in outputs)
     found: list[Any] = []
     seen: set[int] = set()
-    open_nodes: list[tuple[Any, Iterator[tuple[Any, int]]]] = [(None, iter([(node, 0) for node in starts]))]
+    open_nodes: list[tuple[Any, Iterator[tuple[Any, int]]]] = [
+        (None, iter([(node, 0) for node in roots_of(outputs)]))
+    ]
     # Autograd keeps no object for a node, only as long as somebody holds it: all are held until the end.
     while open_nodes:
         node, edges = open_nodes[-1]
@@ -111,31 +120,45 @@ class Conversions:
 
 
 class Joins:
-    """Which nodes of a step join what is joined again with a little more.
+    """Which nodes of a step join what is joined again with a little more, in a chain of three or more.
 
-    Nothing else has read them but for single entries along the dimension they grow in, which a list of the
-    parts has, too. The last of such a chain is not among them: it makes the whole.
+    Nothing else that the loss depends on reads them, but for single entries along the dimension they grow in:
+    a list of the parts has these, too. The last of a chain is not among them: it makes the whole.
     """
 
     def __init__(self) -> None:
-        self.again: set[int] = set()
-        """Their sequence numbers, and those of the nodes that read an entry."""
+        self._kept: dict[int, tuple[int, ...]] = {}
+        """By the number of a node that joins: its own, and those of what reads one entry."""
+        self._needed: set[int] = set()
+        """Numbers of those of which one pass or another needs the whole."""
 
-    def note(self, nodes: Iterable[Any]) -> None:
-        """Look at the graph of a backward."""
+    @property
+    def again(self) -> set[int]:
+        """Their sequence numbers, and those of the nodes that read an entry."""
+        kept = [numbers for number, numbers in self._kept.items() if number not in self._needed]
+        return {number for numbers in kept for number in numbers} if len(kept) >= _CHAIN else set()
+
+    def note(self, nodes: Iterable[Any], roots: Iterable[Any]) -> None:
+        """Look at the graph of a backward, whose gradients begin at `roots`."""
         readers: defaultdict[int, list[Any]] = defaultdict(list)
         for node in nodes:
             for source, _ in node.next_functions:
                 if source is not None and source.name() in (_JOINS, _SLICES):
                     readers[id(source)].append(node)
+        given = {id(root) for root in roots}
         for node in nodes:
-            if node.name() == _JOINS:
-                self._note_join(node, list(_read_by(node, readers)))
-
-    def _note_join(self, node: Any, its: list[Any]) -> None:
-        if any(_joins_more(node, each) for each in its) and all(_is_part_of(node, each) for each in its):
-            gone = (node, *(each for each in its if each.name() != _JOINS))
-            self.again.update(number for number in map(sequence_number, gone) if number is not None)
+            number = sequence_number(node) if node.name() == _JOINS else None
+            if number is None:
+                continue
+            its = list(_read_by(node, readers))
+            if id(node) in given or not all(_is_part_of(node, each) for each in its):
+                self._needed.add(number)
+            more = [_more(node, each) for each in its if _joins_more(node, each)]
+            if more:
+                # Of parts that hold several entries one still has to be read.
+                gone = [each for each in its if each.name() != _JOINS] if min(more) == 1 else []
+                numbers = map(sequence_number, (node, *gone))
+                self._kept[number] = tuple(each for each in numbers if each is not None)
 
 
 def _read_by(node: Any, readers: dict[int, list[Any]]) -> Iterator[Any]:
@@ -149,6 +172,13 @@ def _read_by(node: Any, readers: dict[int, list[Any]]) -> Iterator[Any]:
 def _joins_more(node: Any, reader: Any) -> bool:
     """Return whether a reader joins what `node` has joined with something that is smaller."""
     return reader.name() == _JOINS and 2 * math.prod(_shape(node)) > math.prod(_shape(reader)) > 0
+
+
+def _more(node: Any, reader: Any) -> int:
+    """Return how many entries a reader joins to those of `node`."""
+    shape = _shape(node)
+    dim = _dim(node, shape) or 0
+    return _shape(reader)[dim] - shape[dim]
 
 
 def _is_part_of(node: Any, reader: Any) -> bool:

@@ -14,10 +14,10 @@ import linecache
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -25,7 +25,7 @@ import torch
 from ...model.run import GraphLines, SourceSite, UnreadGradients
 from .. import autograd_private, torch_private
 from ..events.replacing import Replacements
-from .backward_graph import Conversions, Joins, described, is_python, nodes_of, sequence_number
+from .backward_graph import Conversions, Joins, described, is_python, nodes_of, roots_of, sequence_number
 from .gradient_reads import GradientReads, held_by
 from .output_rows import OutputRows
 from .sites import is_library, line_of
@@ -78,8 +78,11 @@ class GraphWatch:
             self._replaced.put(*noter, self._make_noter)
         return True
 
-    def end(self) -> GraphLines | None:
-        """Look no more; None where no backward was seen, or nothing of it is known."""
+    def end(self, lines: Mapping[int, _Line] = MappingProxyType({})) -> GraphLines | None:
+        """Look no more; None where no backward was seen, or nothing of it is known.
+
+        `lines` are those of nodes of the step that others have noted, where none are noted here.
+        """
         self._replaced.undo()
         self._reads.end()
         if self._ours:
@@ -94,8 +97,8 @@ class GraphWatch:
         self._reads.forget()
         self._rows.forget()
         again, self._conversions = self._conversions, Conversions()
-        joins, self._joins = self._joins, Joins()
-        if not nodes or not (self._notes_lines or dropped or unread or idle or again.again or joins.again):
+        joined, self._joins = self._joins.again, Joins()
+        if not nodes or not (self._notes_lines or dropped or unread or idle or again.again or joined):
             return None
         names: dict[str, int] = {}
         known: dict[_Line, int] = {}
@@ -104,6 +107,9 @@ class GraphWatch:
         def index(line: _Line | None) -> int:
             return -1 if line is None else known.setdefault(line, len(known))
 
+        for number in joined & lines.keys():
+            name, own, inner = nodes[number]
+            nodes[number] = name, own or (lines[number],), inner
         order = [nodes[number] for number in sorted(nodes)]
         return GraphLines(
             node=[names.setdefault(name, len(names)) for name, *_ in order],
@@ -120,7 +126,7 @@ class GraphWatch:
             idle=[idle.get(number, 0.0) for number in sorted(nodes)] if idle else [],
             again=[float(number in again.again) for number in sorted(nodes)] if again.again else [],
             weights_again=again.of_weights,
-            joined=[float(number in joins.again) for number in sorted(nodes)] if joins.again else [],
+            joined=[float(number in joined) for number in sorted(nodes)] if joined else [],
         )
 
     def _unread(self) -> tuple[list[UnreadGradients], dict[int, float]]:
@@ -152,7 +158,7 @@ class GraphWatch:
                     nodes = nodes_of(outputs)
                     self._walk(nodes)
                     self._conversions.note(nodes)
-                    self._joins.note(nodes)
+                    self._joins.note(nodes, roots_of(outputs))
                     graph = described(nodes)
                     # A gradient that is zero is none to speak of where its own gradient is wanted.
                     if not autograd_private.records_itself(args):

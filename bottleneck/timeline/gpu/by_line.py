@@ -70,9 +70,10 @@ class Asked:
         return found if found.any() else None
 
     def without(self, trace: Trace, program: Program, chosen: NDArray[np.float64]) -> Edit | None:
-        """Take away what some nodes do, by 1 for each and one more, both ways; None where there are none.
+        """Take away what some nodes do, both ways; None where there are none.
 
-        What they launch goes with the Python that leads to it; of those that launch nothing, their own time.
+        `chosen`: 1 for each node to be taken away, with one more entry, for NO_NODE. What they launch goes
+        with the Python that leads to it; of those that launch nothing, their own time.
         """
         rows, nothing = self.rows[chosen[self.place_of_row] > 0], np.zeros(len(program.row), dtype=bool)
         if not len(rows):

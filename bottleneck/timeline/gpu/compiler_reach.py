@@ -125,7 +125,10 @@ def _regions(trace: Trace, nodes: NDArray[np.intp], forward: Ranges) -> NDArray[
 
 
 def _of_inner_backwards(trace: Trace, nodes: NDArray[np.intp], forward: Ranges) -> NDArray[np.intp]:
-    """Return the nodes that run during a forward pass, for a gradient it asks for, and those they record."""
+    """Return the nodes that run during a forward pass, for a gradient it asks for, and those they record.
+
+    Numbers of nodes are each thread's own; the trace does not tell whose: of equal ones, both are returned.
+    """
     inner = nodes[which(forward.start, forward.end, trace.ts_ns[nodes]) >= 0]
     ops = _numbered(trace)
     recorded = np.unique(trace.sequence[ops[trace.inside(ops, inner)]])

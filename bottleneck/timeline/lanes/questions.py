@@ -281,4 +281,5 @@ def not_in_force_questions(questions: Sequence[Question], facts: Facts) -> Itera
         if question.name is WhatIf.COMPILED:
             for name, does in fails.items():
                 if does and name not in asked:
-                    yield replace(question, name=name)
+                    # What else the script runs may be compiled by nobody.
+                    yield replace(question, name=name, bound=question.bound or name is WhatIf.SEAMS_GONE)

@@ -166,8 +166,9 @@ class Facts:
 
     @property
     def broken(self) -> bool:
-        """Graphs broke, so that some of the code runs eagerly: all of it where the trace shows no region."""
-        return self.compile_facts is not None and bool(self.compile_facts.breaks)
+        """Breaks left no graph at all of a model that is compiled: it runs eagerly."""
+        known = self.compile_facts
+        return known is not None and bool(known.breaks and known.compiled_modules) and not known.unique_graphs
 
     def in_force(self, *, regions: bool) -> bool:
         """What is compiled runs so; with `regions` the trace shows some that does, whatever else does not."""

@@ -161,7 +161,7 @@ def input_supply(
 ) -> InputSupply | None:
     """Join the training loader's production cost with the step.
 
-    `fetching` is what the training process itself does while it fetches (`Tree.in_fetches`).
+    `fetching` is what the training process does beside making a batch, while it fetches (`Tree.in_fetches`).
     """
     loader = training_loader(loaders)
     if loader is None:
@@ -178,8 +178,6 @@ def input_supply(
         return None
     function, share = _goes_with_first(made)
     own_ms = min(wait_ms, fetching.total_ms) if fetching is not None else 0.0
-    if not loader.num_workers and wait_ms - production < _MOSTLY * wait_ms:
-        own_ms = 0.0  # the lines are mostly those that make the batch, which was timed
     knows_passes = loader.length is not None or loader.iterators > 1  # a first pass may never end
     passes = min(1.0, per_step / batches_per_iterator(loader)) if knows_passes else 0.0
     alone = None

@@ -40,6 +40,8 @@ _Key = tuple[str, int, str, str]
 
 LOADER = "torch.utils.data."
 """What is called there makes batches."""
+_MAKES_BATCH = f"{LOADER}_utils."
+"""What torch calls there fetches samples and collates them."""
 
 
 @dataclass(slots=True)
@@ -264,9 +266,9 @@ class Tree:
         return whole
 
     def in_fetches(self) -> Branch:
-        """Return what the training process itself does while it fetches a batch, in lines of the user's.
+        """Return what the training process does in a fetch beside making the batch, in the user's lines.
 
-        With workers that is drawing the indices of batches, by a sampler.
+        That is drawing the indices of batches, by a sampler.
         """
         whole, pending = Branch(), self.root.branches()
         while pending:
@@ -275,8 +277,9 @@ class Tree:
                 pending += branch.children.values()
                 continue
             for key, child in branch.children.items():
-                whole.add(child)
-                whole.children[key] = child
+                if child.frame is None or not child.frame.via.startswith(_MAKES_BATCH):
+                    whole.add(child)
+                    whole.children[key] = child
         return whole
 
     def own_input_ms(self) -> float:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 import pytest
 import torch
 
 from torch_bottleneck.harness import torch_private
+from torch_bottleneck.harness.facts.repeats import RepeatWatch
 from torch_bottleneck.harness.lines.graph_lines import GraphWatch
 
 ROUNDS = 6
@@ -71,13 +73,96 @@ def test_a_join_is_needed_for(read: Callable[[torch.Tensor], torch.Tensor]) -> N
     assert joined(rollout(read)) == {}
 
 
-def test_where_most_is_new_little_is_copied_again() -> None:
-    def joined_with(new: int) -> torch.Tensor:
-        few = torch.cat([torch.randn(3, 2, requires_grad=True) * 1.0, torch.ones(3, 1)], dim=1)
-        return torch.cat([few, torch.ones(3, new)], dim=1).sum()
+def chain(*parts: int) -> torch.Tensor:
+    """Return the sum of two entries to which so many others are joined, one after the other."""
+    whole = torch.randn(3, 2, requires_grad=True) * 1.0
+    for part in parts:
+        whole = torch.cat([whole, torch.ones(3, part)], dim=1)
+    return whole.sum()
 
-    assert joined(joined_with(4)) == {}
-    assert joined(joined_with(2)) == {"CatBackward0": 1}
+
+@pytest.mark.parametrize(
+    ("parts", "count"),
+    [((1, 1, 1), 2), ((1, 1), 0), ((1, 8, 1, 1), 2), ((8, 8, 8), 1 + 1)],
+    ids=["a chain", "two joins are no loop", "most is new in one of them", "several entries each"],
+)
+def test_a_chain_of_joins(parts: tuple[int, ...], count: int) -> None:
+    assert joined(chain(*parts)) == ({"CatBackward0": count} if count else {})
+
+
+def test_of_parts_with_several_entries_one_still_has_to_be_read() -> None:
+    whole = torch.randn(3, 2, requires_grad=True) * 1.0
+    for _ in range(ROUNDS):
+        whole = torch.cat([whole, whole[:, -1:].expand(3, 2) * whole[:, 0, None]], dim=1)
+    assert "SelectBackward0" not in joined(whole.sum())
+    part = torch.randn(3, 2, requires_grad=True) * 1.0
+    whole = part
+    for _ in range(ROUNDS):
+        whole = torch.cat([whole, part * whole[:, 0, None]], dim=1)
+    assert joined(whole.sum()) == {"CatBackward0": ROUNDS - 1}
+
+
+def test_what_another_pass_needs_whole_is_kept() -> None:
+    def passes(*, first: bool) -> list[torch.Tensor]:
+        whole, kept = torch.randn(3, 2, requires_grad=True) * 1.0, []
+        for _ in range(ROUNDS):
+            whole = torch.cat([whole, whole[:, -1, None].tanh()], dim=1)
+            kept.append(whole.mean(1))
+        losses = [whole.square().sum(), sum(each.sum() for each in kept)]
+        return losses if first else losses[::-1]
+
+    for first in (True, False):
+        watch = GraphWatch()
+        watch.begin()
+        one, other = passes(first=first)
+        one.backward(retain_graph=True)
+        other.backward()
+        graph = watch.end()
+        assert graph is None or not any(graph.joined)
+
+
+def test_what_a_backward_begins_at_is_needed() -> None:
+    wholes = [torch.randn(3, 2, requires_grad=True) * 1.0]
+    for _ in range(ROUNDS):
+        wholes.append(torch.cat([wholes[-1], wholes[-1][:, -1, None].tanh()], dim=1))
+    watch = GraphWatch()
+    watch.begin()
+    torch.autograd.backward(wholes[1:], [torch.ones_like(each) for each in wholes[1:]])
+    graph = watch.end()
+    assert graph is None or not any(graph.joined)
+
+
+def test_without_a_device_the_lines_are_those_that_the_calls_were_seen_on() -> None:
+    net, repeats, watch = torch.nn.Linear(5, 5), RepeatWatch(), GraphWatch()
+    assert not watch.begin()
+    repeats.begin()
+    try:
+        data = net(torch.randn(3, 2, 5))
+        for _ in range(ROUNDS):
+            data = torch.cat([data, data[:, -1:].tanh()[:, 0][:, None]], dim=1)
+        for _ in range(ROUNDS):
+            other = torch.cat([data, net(data)], dim=1)
+        (data.sum() + other.sum()).backward()
+        graph = watch.end(repeats.joins())
+    finally:
+        repeats.end()
+    assert graph is None
+    repeats.begin()
+    watch.begin()
+    try:
+        data = net(torch.randn(3, 2, 5))
+        for _ in range(ROUNDS):
+            data = torch.cat([data, data[:, -1].tanh()[:, None]], dim=1)
+        data.sum().backward()
+        graph = watch.end(repeats.joins())
+    finally:
+        repeats.end()
+    assert graph is not None
+    (site,) = graph.sites_of(map(bool, graph.joined))
+    lines, first = inspect.getsourcelines(
+        test_without_a_device_the_lines_are_those_that_the_calls_were_seen_on
+    )
+    assert "data[:, -1].tanh()" in lines[site.line - first]
 
 
 def test_features_that_are_joined_for_each_layer_are_needed() -> None:
@@ -91,4 +176,7 @@ def test_features_that_are_joined_for_each_layer_are_needed() -> None:
 def test_joins_along_different_dimensions_are_another_matter() -> None:
     x = torch.randn(4, 4, requires_grad=True)
     rows = torch.cat([x * 2.0, x[:1]], dim=0)
-    assert joined(torch.cat([rows, rows[:, :1]], dim=1).sum()) == {}
+    for _ in range(ROUNDS):
+        rows = torch.cat([rows, torch.ones(len(rows), 1)], dim=1)
+        rows = torch.cat([rows, torch.ones(1, rows.shape[1])], dim=0)
+    assert joined(rows.sum()) == {}

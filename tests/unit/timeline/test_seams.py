@@ -211,7 +211,7 @@ def test_what_a_graph_does_around_its_launches_belongs_to_the_passage() -> None:
 @pytest.mark.parametrize("name", ["cpu-thread-slices", "compile-chains"])
 def test_breaks_that_leave_no_graph_at_all_cost_what_compiling_would_save(name: str, tmp_path: Path) -> None:
     def found(compile_json: dict[str, object]) -> Diagnosis:
-        folder = tmp_path / str(len(compile_json))
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
         shutil.copytree(CASES[name].folder, folder)
         (folder / "compile.json").write_bytes(msgspec.json.encode(compile_json))
         return diagnose_paths([folder])
@@ -221,14 +221,19 @@ def test_breaks_that_leave_no_graph_at_all_cost_what_compiling_would_save(name: 
 
     site = {"file": "/home/user/net.py", "line": 7, "function": "forward"}
     eager = answer(found({"used": False}), WhatIf.COMPILED)
-    broken = found({"used": True, "breaks": [{"reason": "Unsupported: time.time", "site": site}]})
+    breaks = [{"reason": "Unsupported: time.time", "site": site}]
+    broken = found({"used": True, "breaks": breaks, "compiled_modules": ["Net"]})
     (finding,) = [each for each in broken.findings if each.code == "BN401"]
     without = answer(broken, WhatIf.SEAMS_GONE)
     assert eager is not None and without is not None
     assert finding.cost_ms == pytest.approx(eager.saves_ms)
     assert without.basis == eager.basis
+    assert without.bound, "all of the model is priced"
     fixes = {each.fix: each for each in broken.suggestions}
     assert "FX414" not in fixes, "it is compiled already"
     assert fixes["FX403"].saves_ms == pytest.approx(eager.saves_ms)
     whole = found({"used": True, "unique_graphs": 3, "mode": "default"})
     assert answer(whole, WhatIf.SEAMS_GONE) is None, "nothing broke"
+    for other in ({"breaks": breaks}, {"breaks": breaks, "compiled_modules": ["Net"], "unique_graphs": 2}):
+        partly = found({"used": True, **other})
+        assert answer(partly, WhatIf.SEAMS_GONE) is None, "a function, or one graph of several"

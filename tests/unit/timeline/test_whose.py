@@ -823,6 +823,7 @@ def test_calls_of_distributions_have_a_price_while_they_check_their_arguments(
 
 
 FETCH = at(10, "loader", callee="torch.utils.data.dataloader._BaseDataLoaderIter.__next__")
+READ = at(60, "read()", function="__getitem__", via="torch.utils.data._utils.fetch._MapDatasetFetcher.fetch")
 DRAWN = at(5, "np.random.choice()", function="__iter__", via="torch.utils.data.sampler.BatchSampler.__iter__")
 
 
@@ -835,8 +836,9 @@ class Supplied(NamedTuple):
 
 def supplied(drawn_ms: float, *, workers: int, made_ms: float = 150.0) -> Supplied:
     """A step of 70 ms without its input, whose fetches take 40 ms, some of them in the sampler."""
+    makes = (FETCH, READ) if not workers else (FETCH,)
     tree = tree_of(
-        Seen((FETCH,), 35.0 - drawn_ms, "data", "optimizer"),
+        Seen(makes, 35.0 - drawn_ms, "data", "optimizer"),
         Seen((FETCH, DRAWN), drawn_ms, "data", "optimizer"),
     )
     made = Production(
@@ -875,16 +877,17 @@ def test_a_sampler_that_takes_little_of_the_wait_is_not_what_the_input_waits_for
     assert answers[WhatIf.INPUT_WORKERS].step_ms == pytest.approx(69.0, rel=0.01)
 
 
-def test_without_workers_the_training_process_makes_all() -> None:
-    assert supplied(30.0, workers=0, made_ms=39.0).supply.own_ms == 0.0
-
-
 def test_what_a_sampler_does_no_workers_would_take_over_where_there_are_none_yet() -> None:
     supply, answers, *_ = supplied(30.0, workers=0, made_ms=10.0)
     assert supply.own_ms == pytest.approx(30.0)
     assert supply.main_call is not None and supply.main_call.site.line == 5
     assert answers[WhatIf.PRODUCTION_CHEAPER].call == "np.random.choice()"
     assert answers[WhatIf.INPUT_WORKERS].step_ms == pytest.approx(95.0, rel=0.01)
+    # What makes the batch is none of it, though it runs in the same process.
+    few = supplied(4.0, workers=0, made_ms=31.0)
+    assert few.supply.own_ms == pytest.approx(4.0)
+    assert few.supply.own_call is None
+    assert few.answers[WhatIf.INPUT_WORKERS].step_ms == pytest.approx(69.0, rel=0.01)
 
 
 def test_the_line_that_makes_the_input_is_named_where_no_loader_knows_it() -> None:
