@@ -540,6 +540,13 @@ class GraphLines(_Record, frozen=True, kw_only=True):
     """By node: 1 where it joins by `torch.cat` what another one joins again with a little more, or reads one
     entry of that. Empty where none does."""
 
+    def joins(self) -> list[bool]:
+        """Return which nodes of `joined` join, and do not read."""
+        names = (self.names[node] for node in self.node)
+        return [
+            bool(is_one) and name == "CatBackward0" for is_one, name in zip(self.joined, names, strict=False)
+        ]
+
     def sites_of(self, chosen: Iterable[bool]) -> list[SourceSite]:
         """Return the lines of those nodes that are chosen, the one with most of them first."""
         lines = Counter(line for line, is_one in zip(self.line, chosen, strict=True) if line >= 0 and is_one)

@@ -922,4 +922,24 @@ EXPLAINED: dict[str, str] = {
         "Gradients that the rounds ask for were none of the loop's. Since: FX510 first, 27.8 of 145.1 ms at "
         "best; larger products take even less."
     ),
+    "PP01": (
+        "In the diagnosis the sampler took 33 of 86 ms, in the plain run 39 of 76: the machine computed "
+        "slower then."
+    ),
+    "PP02": (
+        "The price is that of calls of the model alone; without all of the loop, second, it is 24.1 ms at "
+        "best. The cure left 24.8 of 52.0."
+    ),
+    "PP03": (
+        "Page faults cost twice as much there, at best. The table was fourth, by its line: FX326, 38.9 of "
+        "44.9 ms; 37.1 would be the cure's."
+    ),
+    "PP04": (
+        "The call was first, with `handle.remove()` and its price. That the handles are of hooks which are "
+        "gone is for the reader to see."
+    ),
+    "PP06": (
+        "Loops are looked for where no gradient is being made: rounds that ask for one, outside of a "
+        "module's forward, are not seen."
+    ),
 }

@@ -158,7 +158,7 @@ def test_without_a_device_the_lines_are_those_that_the_calls_were_seen_on() -> N
     finally:
         repeats.end()
     assert graph is not None
-    (site,) = graph.sites_of(map(bool, graph.joined))
+    (site,) = graph.sites_of(graph.joins())
     lines, first = inspect.getsourcelines(
         test_without_a_device_the_lines_are_those_that_the_calls_were_seen_on
     )
