@@ -194,6 +194,7 @@ class OptimizerFacts(_Record, frozen=True, kw_only=True):
 
 
 SAMPLED = ("sampled before", "sampled between", "sampled after", "sampled forward", "sampled update")
+SAMPLED_BACKWARD = "sampled backward"
 """Phases of `SiteTime` that are parts of the training loop, from samples of the warm-up: before the
 step's first forward, between forward and update, after the update (or building modules, wherever that
 stands); and inside a forward."""
@@ -239,7 +240,7 @@ class LoopTime(_Record, frozen=True, kw_only=True):
     carried: bool = False
     """Each iteration reads the result of the one before, so they cannot become one operation."""
     seen: dict[str, int] = {}
-    """Part of the training loop (`SAMPLED`) -> samples in which it ran."""
+    """Part of the training loop (`SAMPLED`, or making gradients) -> samples in which it ran."""
     of: dict[str, int] = {}
     """Every part that was sampled -> all samples of it."""
 

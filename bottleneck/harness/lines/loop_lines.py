@@ -19,7 +19,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ...clocks import monotonic, sleep
-from ...model.run import SAMPLED, LoopTime, SiteTime, SourceSite
+from ...model.run import SAMPLED, SAMPLED_BACKWARD, LoopTime, SiteTime, SourceSite
 from ..signals import signals_go_elsewhere
 from .busy_threads import BusyThreads
 from .frames import stack_of
@@ -46,7 +46,12 @@ _BUILDS = ("/torch/nn/init.py", "/torch/nn/parameter.py", "/torch/optim/optimize
 DEEPEST = 60
 """User frames of a stack that are kept, the outermost first."""
 
-_WHERE = {None: None, "forward": "sampled forward", "optimizer": "sampled update"}
+_WHERE = {
+    None: None,
+    "forward": "sampled forward",
+    "optimizer": "sampled update",
+    "backward": SAMPLED_BACKWARD,
+}
 """Phases that are looked at, and the part of the loop that each is; outside of all, the stack tells it."""
 
 Place = tuple["CodeType", int]
@@ -104,7 +109,8 @@ class LoopLines:
         """Return the lines of each part of the loop, the most frequent first."""
         lines: dict[str, Counter[tuple[str, int, str]]] = {part: Counter() for part in SAMPLED}
         for (part, chain), count in self._placed().items():
-            lines[part][chain[-1]] += count
+            if part in lines:
+                lines[part][chain[-1]] += count
         return [
             SiteTime(site=SourceSite(file=file, line=line, function=function), phase=part, count=count)
             for part, found in lines.items()
@@ -138,10 +144,11 @@ class LoopLines:
                 stack = stack_of(thread)
                 if not stack:
                     break
-                self._others.look(thread, but=own)
-                self._taken += 1
-                chain = _user_lines(stack)
                 part = _WHERE[phase] or self._part(stack)
+                if part != SAMPLED_BACKWARD:
+                    self._others.look(thread, but=own)
+                    self._taken += 1
+                chain = _user_lines(stack)
                 if chain and part is not None:
                     key = (part, chain)
                     self._counts[key] = self._counts.get(key, 0) + 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...model.run import SAMPLED, LoopTime, Run, SiteTime, SourceSite
+from ...model.run import SAMPLED, SAMPLED_BACKWARD, LoopTime, Run, SiteTime, SourceSite
 
 _FEWEST_SAMPLES = 8
 """Fewest samples, a millisecond apart; a quarter more or less is chance."""
@@ -72,6 +72,8 @@ class LoopShares:
     """Of the time from the update to the making of the next batch."""
     update: float
     """Of the update, where the optimizer is the script's own."""
+    backward: float = 0.0
+    """Of making gradients: rounds that ask for some."""
 
 
 def loop_shares(loop: LoopTime) -> LoopShares | None:
@@ -79,10 +81,10 @@ def loop_shares(loop: LoopTime) -> LoopShares | None:
 
     What stands before the forward makes the batch: that is the input's, loop or not.
     """
-    parts = SAMPLED[1:]
+    parts = (*SAMPLED[1:], SAMPLED_BACKWARD)
     if sum(loop.seen.get(part, 0) for part in parts) < _FEWEST_IN_LOOP:
         return None
-    between, after, forward, update = (
+    between, after, forward, update, backward = (
         loop.seen.get(part, 0) / max(1, loop.of.get(part, 0)) for part in parts
     )
-    return LoopShares(forward=forward, between=between, after=after, update=update)
+    return LoopShares(forward=forward, between=between, after=after, update=update, backward=backward)

@@ -108,6 +108,6 @@ def _price(loop: LoopTime, shares: LoopShares, times: HostTimes, most: HostTimes
     return (
         min(shares.forward * times.forward, most.forward)
         + min(outside * times.outside, most.outside)
-        + min(recorded * times.backward, most.backward)
+        + min((shares.backward + (1.0 - shares.backward) * recorded) * times.backward, most.backward)
         + min(shares.update * times.update, most.update)
     )

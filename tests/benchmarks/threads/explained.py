@@ -939,7 +939,7 @@ EXPLAINED: dict[str, str] = {
         "gone is for the reader to see."
     ),
     "PP06": (
-        "Loops are looked for where no gradient is being made: rounds that ask for one, outside of a "
-        "module's forward, are not seen."
+        "Loops were looked for where no gradient is being made. Since: launch-bound, FX510 first by the "
+        "loop's line, 32.5 of 47.4 ms at best; what small operators work is not taken away."
     ),
 }

@@ -117,6 +117,34 @@ def test_without_a_module_all_before_the_update_is_between_and_its_loops_are_kno
     )
 
 
+def test_a_loop_whose_rounds_ask_for_gradients_is_seen_while_they_are_made():
+    clock = PhaseClock()
+    lines = LoopLines(clock)
+
+    def gradient() -> None:
+        clock.enter("backward")
+        until = time.monotonic() + 0.05  # dozens of samples
+        while time.monotonic() < until:
+            pass
+        clock.leave()
+
+    for step in range(4):
+        lines.at_cut()
+        if step:
+            lines.begin()
+        model(clock, lines)
+        for _row in range(3):
+            gradient()
+        gradient()
+        update(clock, lines)
+    lines.end()
+    wait_for_samplers()
+    (loop,) = [each for each in lines.loops() if "test_a_loop_whose" in each.site.function]
+    seen, every = loop.seen["sampled backward"], loop.of["sampled backward"]
+    assert SAMPLES <= seen < every
+    assert not any("backward" in item.phase for item in lines.entries()), "the loop's own parts only"
+
+
 def test_nothing_is_sampled_after_the_end():
     clock = PhaseClock()
     lines = LoopLines(clock)

@@ -17,7 +17,7 @@ def _loop(line: int = 3, **seen: int) -> LoopTime:
     site = SourceSite(file="net.py", line=line, function="forward")
     parts = {f"sampled {part}": count for part, count in seen.items()}
     of = {"sampled forward": 40, "sampled between": 10, "sampled after": 10, "sampled before": 40}
-    of["sampled update"] = 20
+    of |= {"sampled update": 20, "sampled backward": 30}
     return LoopTime(site=site, last_line=line + 4, seen=parts, of=of)
 
 
@@ -32,6 +32,10 @@ def _loop(line: int = 3, **seen: int) -> LoopTime:
         ({"after": 10}, 0.5 * 20),
         # Nor has an update of the script's own, of which half of the samples are in the loop.
         ({"update": 10}, 0.5 * 10),
+        # Rounds that ask for gradients: a third of the time in which any are made.
+        ({"backward": 10}, 10.0),
+        # And of the rest, what goes back through what they have recorded.
+        ({"backward": 15, "between": 10}, 0.5 * 20 + (0.5 + 0.5 * 0.2) * 30),
     ],
 )
 def test_a_loop_costs_its_share_of_each_part_and_of_the_backward(seen, saves):
