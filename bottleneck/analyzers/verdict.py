@@ -227,7 +227,7 @@ def _headline(facts: Facts, price: _Price) -> str:
     share = percent(price.cost_ms / facts.true_ms)
     said = f"{price.bottleneck_class.value}: {price.finding.title}"
     if price.tried:
-        return f"{said}; a fix tried here saves {ms(price.cost_ms)} ({share} of {ms(facts.true_ms)})"
+        return f"{said} (in a trial {share} of {ms(facts.true_ms)})"
     return f"{said} ({'up to ' if price.bound else ''}{share} of {ms(facts.true_ms)})"
 
 
