@@ -39,8 +39,8 @@ def verdicts_own_first(
     worth = {s.fix: brings_ms(s, true_ms) for s in suggestions if not s.note and s.helps is not False}
     worth_it = [s for s in suggestions if s.fix in worth and _is_worth_it(s, worth[s.fix])]
     # A general fix names nothing that is to blame: beside what does, a promise of it counts half.
-    general = [s.fix for s in suggestions if by_id(s.fix).general == "always" and not s.helps]
-    beside = worth | {fix: worth[fix] / 2 for fix in general if fix in worth}
+    general = {s.fix for s in suggestions if by_id(s.fix).general == "always" and not s.helps}
+    beside = {fix: ms / 2 if fix in general else ms for fix, ms in worth.items()}
     named = [s for s in worth_it if FINDING_CODES[s.finding].names_call]
     own = [s for s in worth_it if FINDING_CODES[s.finding].bottleneck_class is verdict.bottleneck_class]
     for able, rivals in ((named, beside), (own, worth)):

@@ -195,6 +195,8 @@ class OptimizerFacts(_Record, frozen=True, kw_only=True):
 
 SAMPLED = ("sampled before", "sampled between", "sampled after", "sampled forward", "sampled update")
 SAMPLED_BACKWARD = "sampled backward"
+JOINS = "CatBackward0"
+"""Autograd's node of `torch.cat`."""
 """Phases of `SiteTime` that are parts of the training loop, from samples of the warm-up: before the
 step's first forward, between forward and update, after the update (or building modules, wherever that
 stands); and inside a forward."""
@@ -543,9 +545,9 @@ class GraphLines(_Record, frozen=True, kw_only=True):
 
     def joins(self) -> list[bool]:
         """Return which nodes of `joined` join, and do not read."""
-        names = (self.names[node] for node in self.node)
+        joined = self.joined or [0.0] * len(self.node)
         return [
-            bool(is_one) and name == "CatBackward0" for is_one, name in zip(self.joined, names, strict=False)
+            bool(is_one) and self.names[node] == JOINS for is_one, node in zip(joined, self.node, strict=True)
         ]
 
     def sites_of(self, chosen: Iterable[bool]) -> list[SourceSite]:

@@ -546,7 +546,7 @@ class CopiedAgain(Analyzer):
         if repeats is None or answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
             return
         graph = facts.run.graph if facts.run is not None else None
-        grown = graph.sites_of(graph.joins()) if graph is not None and graph.joined else []
+        grown = graph.sites_of(graph.joins()) if graph is not None else []
         call = "torch.cat()" if grown else repeats.call_at("carried")
         what = f"`{call}`" if call else "A line"
         yield self.finding(

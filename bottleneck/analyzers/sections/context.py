@@ -235,12 +235,13 @@ def _calls(run: Run) -> dict[str, JsonValue]:
 
 
 def _copied(run: Run, known: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    grown: dict[str, JsonValue] = {"copies.grown": True} if run.graph is not None and run.graph.joined else {}
-    copied = run.copied
-    if copied is None:
-        return grown
-    fits = _fits(copied.held_bytes, known)
-    return {"copies.kept_share": copied.kept_bytes / copied.bytes, "copies.kept_fits": fits, **grown}
+    out: dict[str, JsonValue] = {}
+    if run.graph is not None and run.graph.joined:
+        out["copies.grown"] = True
+    if run.copied is not None:
+        out["copies.kept_share"] = run.copied.kept_bytes / run.copied.bytes
+        out["copies.kept_fits"] = _fits(run.copied.held_bytes, known)
+    return out
 
 
 def _fits(more_bytes: JsonValue, known: Mapping[str, JsonValue]) -> bool | None:

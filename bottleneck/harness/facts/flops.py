@@ -81,7 +81,7 @@ class FlopStep:
             counted = [count.flops for count in self._counts]
             self._repeats.step()
             if len(counted) == 1:
-                store.update(graph=self._graph.end(self._repeats.joins()))
+                store.update(graph=self._graph.end(self._repeats.join_at))
                 # It compares times, which noting stacks would change.
                 self._repeats.begin()
             if len(counted) < most and (self._repeats.steps < 2 or len(set(counted)) > 1):

@@ -159,9 +159,10 @@ class RepeatWatch:
             return None
         return sorted({(code.co_filename, code.co_name) for code in self._above})
 
-    def joins(self) -> dict[int, tuple[SourceSite, str]]:
-        """Return the user's lines that joined tensors with gradients, with their source, by the node."""
-        return {number: line_at(place) for number, place in self._copies.joins.items()}
+    def join_at(self, number: int) -> SourceSite | None:
+        """Return the user's line that recorded a node of `torch.cat`, by its number; None if not seen."""
+        place = self._copies.joins.get(number)
+        return line_at(place)[0] if place is not None else None
 
     def step(self) -> None:
         """Another step begins: what the last one computed is gone."""

@@ -5,7 +5,6 @@ In: calls as `repeats` sees them. Out: `SeenCall`, and the user's lines with the
 
 from __future__ import annotations
 
-import linecache
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -46,11 +45,10 @@ def user_place() -> Place | None:
     return (frame.f_code, frame.f_lasti) if frame is not None else None
 
 
-def line_at(place: Place) -> tuple[SourceSite, str]:
-    """Return a line with its source."""
-    code, line = place[0], position_of(*place)[0]
-    site = SourceSite(file=code.co_filename, line=line, function=code.co_name)
-    return site, linecache.getline(site.file, line).strip()
+def line_at(place: Place) -> tuple[SourceSite, Position]:
+    """Return the line of a place, and where in it that is."""
+    code, position = place[0], position_of(*place)
+    return SourceSite(file=code.co_filename, line=position[0], function=code.co_name), position
 
 
 def ns_of(calls: Iterable[SeenCall]) -> int:
@@ -72,8 +70,7 @@ def sites_of(calls: Iterable[SeenCall], phase: str) -> Iterator[SiteTime]:
     counts: Counter[SourceSite] = Counter()
     for each in calls:
         if each.at is not None:
-            code, position = each.at[0], position_of(*each.at)
-            site = SourceSite(file=code.co_filename, line=position[0], function=code.co_name)
+            site, position = line_at(each.at)
             lines[site][position] += each.ns
             counts[site] += 1
     for site, positions in sorted(lines.items(), key=lambda item: -item[1].total()):

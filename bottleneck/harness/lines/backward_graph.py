@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 
+from ...model.run import JOINS
 from .. import autograd_private
 
 _MOST_NODES = 100_000
 _CONVERTS = "ToCopyBackward0"
 """Autograd's node of `to`, and of what autocast converts."""
-_JOINS, _READS_ONE, _SLICES = "CatBackward0", "SelectBackward0", "SliceBackward0"
-"""Autograd's nodes of `torch.cat`, of `x[i]` and of `x[a:b]`."""
+_READS_ONE, _SLICES = "SelectBackward0", "SliceBackward0"
+"""Autograd's nodes of `x[i]` and of `x[a:b]`."""
 _CHAIN = 2
 """Joins before the last one from which something grows: fewer are no loop."""
 
@@ -143,11 +144,11 @@ class Joins:
         readers: defaultdict[int, list[Any]] = defaultdict(list)
         for node in nodes:
             for source, _ in node.next_functions:
-                if source is not None and source.name() in (_JOINS, _SLICES):
+                if source is not None and source.name() in (JOINS, _SLICES):
                     readers[id(source)].append(node)
         given = {id(root) for root in roots}
         for node in nodes:
-            number = sequence_number(node) if node.name() == _JOINS else None
+            number = sequence_number(node) if node.name() == JOINS else None
             if number is None:
                 continue
             its = list(_read_by(node, readers))
@@ -156,7 +157,7 @@ class Joins:
             more = [_more(node, each) for each in its if _joins_more(node, each)]
             if more:
                 # Of parts that hold several entries one still has to be read.
-                gone = [each for each in its if each.name() != _JOINS] if min(more) == 1 else []
+                gone = [each for each in its if each.name() != JOINS] if min(more) == 1 else []
                 numbers = map(sequence_number, (node, *gone))
                 self._kept[number] = tuple(each for each in numbers if each is not None)
 
@@ -171,7 +172,7 @@ def _read_by(node: Any, readers: dict[int, list[Any]]) -> Iterator[Any]:
 
 def _joins_more(node: Any, reader: Any) -> bool:
     """Return whether a reader joins what `node` has joined with something that is smaller."""
-    return reader.name() == _JOINS and 2 * math.prod(_shape(node)) > math.prod(_shape(reader)) > 0
+    return reader.name() == JOINS and 2 * math.prod(_shape(node)) > math.prod(_shape(reader)) > 0
 
 
 def _more(node: Any, reader: Any) -> int:
@@ -186,7 +187,7 @@ def _is_part_of(node: Any, reader: Any) -> bool:
     shape = _shape(node)
     if reader.name() == _SLICES:
         return shape == _shape(reader)
-    return reader.name() in (_JOINS, _READS_ONE) and _dim(node, shape) == _dim(reader, shape)
+    return reader.name() in (JOINS, _READS_ONE) and _dim(node, shape) == _dim(reader, shape)
 
 
 def _shape(node: Any) -> tuple[int, ...]:

@@ -14,10 +14,10 @@ import linecache
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType, MappingProxyType
+from types import CodeType, FrameType
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -78,10 +78,10 @@ class GraphWatch:
             self._replaced.put(*noter, self._make_noter)
         return True
 
-    def end(self, lines: Mapping[int, _Line] = MappingProxyType({})) -> GraphLines | None:
+    def end(self, join_at: Callable[[int], SourceSite | None] = lambda _: None) -> GraphLines | None:
         """Look no more; None where no backward was seen, or nothing of it is known.
 
-        `lines` are those of nodes of the step that others have noted, where none are noted here.
+        `join_at` tells the line of a node that joins, by its number, where no lines are noted here.
         """
         self._replaced.undo()
         self._reads.end()
@@ -107,9 +107,11 @@ class GraphWatch:
         def index(line: _Line | None) -> int:
             return -1 if line is None else known.setdefault(line, len(known))
 
-        for number in joined & lines.keys():
+        for number in joined:
             name, own, inner = nodes[number]
-            nodes[number] = name, own or (lines[number],), inner
+            site = join_at(number) if not own else None
+            if site is not None:
+                nodes[number] = name, ((site, linecache.getline(site.file, site.line).strip()),), inner
         order = [nodes[number] for number in sorted(nodes)]
         return GraphLines(
             node=[names.setdefault(name, len(names)) for name, *_ in order],

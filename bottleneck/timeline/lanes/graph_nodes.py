@@ -7,6 +7,7 @@ where both steps have as many of a name: the k-th of a name is the k-th. And how
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,23 +43,27 @@ def nodes_of_graph(
     return rows, out
 
 
+def _of_each(graph: GraphLines, shares: Sequence[float]) -> NDArray[np.float64]:
+    """Return a share for each node, 0 where none is known of any; one more, for NO_NODE."""
+    return np.array([*(shares or [0.0] * len(graph.node)), 0.0])
+
+
 def idle(graph: GraphLines) -> NDArray[np.float64]:
     """Return the share of each node's rows that have no part in the loss; one more, for NO_NODE."""
-    return np.array([*(graph.idle or [0.0] * len(graph.node)), 0.0])
+    return _of_each(graph, graph.idle)
 
 
 def again(graph: GraphLines) -> NDArray[np.float64]:
     """Return 1 for each node that converts what another one has converted; one more entry, for NO_NODE."""
-    return np.array([*(graph.again or [0.0] * len(graph.node)), 0.0])
+    return _of_each(graph, graph.again)
 
 
 def joined(graph: GraphLines) -> NDArray[np.float64]:
     """Return 1 for each node that joins what is joined again, or reads an entry; one more at the end."""
-    return np.array([*(graph.joined or [0.0] * len(graph.node)), 0.0])
+    return _of_each(graph, graph.joined)
 
 
 def wasted(graph: GraphLines) -> NDArray[np.float64]:
     """Return the share of each node's backward that makes gradients nobody uses; one more, for NO_NODE."""
-    dropped = np.array([graph.dropped.get(graph.names[name], 0.0) for name in graph.node])
-    unread = np.array(graph.unread or [0.0] * len(graph.node))
-    return np.append(np.maximum(dropped, unread), 0.0)
+    dropped = [graph.dropped.get(graph.names[name], 0.0) for name in graph.node]
+    return np.maximum(_of_each(graph, dropped), _of_each(graph, graph.unread))

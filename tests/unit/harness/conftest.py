@@ -15,6 +15,12 @@ from torch_bottleneck.harness.ways.way import Instead
 
 
 @pytest.fixture
+def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever other tests of this process have compiled."""
+    monkeypatch.setattr(torch_private, "dynamo_looks", lambda: False)
+
+
+@pytest.fixture
 def own_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Ways are timed by what this thread works: who else uses the machine takes no part in it."""
     threads = torch.get_num_threads()

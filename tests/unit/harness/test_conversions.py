@@ -6,14 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.lines.graph_lines import GraphWatch
 
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever other tests of this process have compiled."""
-    monkeypatch.setattr(torch_private, "dynamo_looks", lambda: False)
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
 
 def converted(loss: torch.Tensor, *others: torch.Tensor) -> tuple[int, int]:

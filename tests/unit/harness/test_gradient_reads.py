@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.lines.backward_graph import described, nodes_of
 from torch_bottleneck.harness.lines.graph_lines import GraphWatch
 from torch_bottleneck.harness.trials.fewer_gradients import PASSES_SEEN
@@ -17,11 +16,7 @@ from torch_bottleneck.harness.trials.patches.base import Patch, Program
 from torch_bottleneck.model.run import GraphLines
 from torch_bottleneck.model.verify import Wish
 
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever other tests of this process have compiled."""
-    monkeypatch.setattr(torch_private, "dynamo_looks", lambda: False)
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
 
 class Pair:

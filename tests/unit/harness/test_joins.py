@@ -8,17 +8,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.facts.repeats import RepeatWatch
 from torch_bottleneck.harness.lines.graph_lines import GraphWatch
 
 ROUNDS = 6
 
 
-@pytest.fixture(autouse=True)
-def _nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever other tests of this process have compiled."""
-    monkeypatch.setattr(torch_private, "dynamo_looks", lambda: False)
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
 
 def joined(loss: torch.Tensor) -> dict[str, int]:
@@ -143,7 +139,7 @@ def test_without_a_device_the_lines_are_those_that_the_calls_were_seen_on() -> N
         for _ in range(ROUNDS):
             other = torch.cat([data, net(data)], dim=1)
         (data.sum() + other.sum()).backward()
-        graph = watch.end(repeats.joins())
+        graph = watch.end(repeats.join_at)
     finally:
         repeats.end()
     assert graph is None
@@ -154,7 +150,7 @@ def test_without_a_device_the_lines_are_those_that_the_calls_were_seen_on() -> N
         for _ in range(ROUNDS):
             data = torch.cat([data, data[:, -1].tanh()[:, None]], dim=1)
         data.sum().backward()
-        graph = watch.end(repeats.joins())
+        graph = watch.end(repeats.join_at)
     finally:
         repeats.end()
     assert graph is not None

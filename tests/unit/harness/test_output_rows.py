@@ -21,10 +21,7 @@ ROWS, LENGTH, ASKED, WORDS = 4, 10, 6, 50
 TOKENS = torch.arange(ROWS * LENGTH).view(ROWS, LENGTH) % WORDS
 
 
-@pytest.fixture(autouse=True)
-def _nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever other tests of this process have compiled."""
-    monkeypatch.setattr(torch_private, "dynamo_looks", lambda: False)
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
 
 def ignored(logits: torch.Tensor) -> torch.Tensor:

@@ -29,11 +29,7 @@ from torch_bottleneck.harness.trials.patches.base import Patch
 from torch_bottleneck.model.run import RepeatFacts
 from torch_bottleneck.model.verify import Wish
 
-
-@pytest.fixture(autouse=True)
-def _nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever other tests of this process have compiled."""
-    monkeypatch.setattr(torch_private, "dynamo_looks", lambda: False)
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
 
 @pytest.fixture(autouse=True)
