@@ -195,10 +195,10 @@ class StepWatch(StepObserver[EpochStarts]):
             self._hooks.narrow(self._roots)
 
     @harmless
-    def happened(self, event: Event, subject: Any) -> None:  # noqa: ARG002 - the observer's signature
+    def happened(self, event: Event, subject: Any) -> None:
         """See `Observer`."""
         if event is OPTIMIZER_BUILT:
-            self.rule.optimizer_built = True
+            self.rule.optimizers.built(id(subject), user_site())
 
     @harmless
     def first_evaluation(self, module: Any) -> None:

@@ -119,7 +119,7 @@ class Agent(StepObserver[LoaderWatch]):
             WORKERS: lambda _: self._learned.look("data"),
             FORWARD: self._look_at_call,
             EVALUATION: self._look_at_evaluation,
-            BACKWARD: lambda _: self._learned.backward(is_update=not self.rule.optimizer_built),
+            BACKWARD: lambda _: self._learned.backward(is_update=not self.rule.optimizers.known),
             OPTIMIZER: self._look_at_update,
             SCALER: lambda scaler: self._learned.grad_scaler(scaler[0]),
             ZERO_GRAD: self._learned.zero_grad,
@@ -217,7 +217,7 @@ class Agent(StepObserver[LoaderWatch]):
     def happened(self, event: Event, subject: Any) -> None:
         """See `Observer`."""
         if event is OPTIMIZER_BUILT:
-            self.rule.optimizer_built = True
+            self.rule.optimizers.built(id(subject), user_site())
             self._learned.optimizers.built(subject)
         elif event is MODEL_WRAPPED:
             self._learned.sites.note("model wrapped", 4)

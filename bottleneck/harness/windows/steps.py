@@ -38,12 +38,45 @@ def smallest_period(sequence: list[int]) -> int | None:
     return None
 
 
+class Parts:
+    """Which part of the step each optimizer plays: one built anew takes the part of the one before it.
+
+    Programs that fit one picture, task or fold after the other build an optimizer for each. A part is the place
+    that builds it and how many were built there since one from there has stepped, so that those of an ensemble,
+    built by one line, stay apart.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[object, int], int] = {}
+        self._of: dict[int, tuple[object, int]] = {}
+        self._waiting: dict[object, int] = {}
+
+    @property
+    def known(self) -> bool:
+        """An optimizer was built."""
+        return bool(self._of)
+
+    def built(self, key: int, place: object) -> None:
+        """The optimizer of identity `key` has been built by a line of the program."""
+        number = self._waiting.get(place, 0)
+        self._waiting[place] = number + 1
+        self._of[key] = place, number
+
+    def of(self, key: int) -> int:
+        """An optimizer steps: return the number of its part, and its identity where it was not seen built."""
+        part = self._of.get(key)
+        if part is None:
+            return key
+        self._waiting[part[0]] = 0
+        return self._parts.setdefault(part, -1 - len(self._parts))
+
+
 class StepRule:
     """Online step detection; one object per process, fed from the training thread only."""
 
     def __init__(self) -> None:
-        self.optimizer_built = False
-        """A torch Optimizer was constructed: be patient with backwards that no update follows."""
+        self.optimizers = Parts()
+        """Once one was built: be patient with backwards that no update follows."""
         self.cuts = 0
         self.generation = 0
         """Grows each time something new has been learned: cuts before and after do not compare."""
@@ -177,7 +210,7 @@ class StepRule:
             self._updated_in_backward = False
             self._real_update(0)
         elif self.signal == "none":
-            enough = BACKWARDS_WITH_OPTIMIZER if self.optimizer_built else BACKWARDS_WITHOUT_OPTIMIZER
+            enough = BACKWARDS_WITH_OPTIMIZER if self.optimizers.known else BACKWARDS_WITHOUT_OPTIMIZER
             if self._backwards >= enough:
                 self.signal = "backward"
         if self.signal == "backward":
@@ -194,7 +227,7 @@ class StepRule:
         if self._in_backward and not self._in_optimizer:
             self._updated_in_backward = True
         elif not self._in_optimizer and not self._in_scaler:
-            self._real_update(key)
+            self._real_update(self.optimizers.of(key))
 
     def foreign_update(self) -> None:
         """An optimizer stepped on another thread: in a backward hook on the device's thread."""
@@ -209,7 +242,7 @@ class StepRule:
         """`GradScaler.step` for the optimizer `key` has ended."""
         self._in_scaler = max(0, self._in_scaler - 1)
         if not self._in_scaler and not self._in_optimizer and not self._in_backward:
-            self._real_update(key)
+            self._real_update(self.optimizers.of(key))
 
     def optimizer_escaped(self) -> None:
         """An exception left an optimizer or scaler step, so its end will never be seen."""

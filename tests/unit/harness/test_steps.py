@@ -86,7 +86,7 @@ def test_cached_batches_stop_the_fetches_but_not_the_cuts() -> None:
 
 def test_a_compiled_optimizer_is_seen_by_its_zero_grad() -> None:
     rule = StepRule()
-    rule.optimizer_built = True
+    rule.optimizers.built(1, "train.py:1")
     rounds = cuts_per_step("|FzfB" * 20, rule=rule)
     assert rule.signal == "zero_grad"
     assert set(rounds[6:-1]) == {1}
@@ -94,7 +94,7 @@ def test_a_compiled_optimizer_is_seen_by_its_zero_grad() -> None:
 
 def test_long_accumulation_is_not_taken_for_steps() -> None:
     rule = StepRule()
-    rule.optimizer_built = True
+    rule.optimizers.built(1, "train.py:1")
     rounds = cuts_per_step("|" + "FfB" * 100 + "D" + "|" + "FfB" * 100 + "Dz", rule=rule)
     assert rounds == [0, 1]
 
@@ -117,6 +117,45 @@ def test_a_joining_optimizer_is_learned_anew() -> None:
     assert rule.period == 2
     assert rule.generation > before
     assert set(rounds[10:-1]) == {1}
+
+
+def test_an_optimizer_for_each_picture_is_one_part_of_the_step() -> None:
+    rule = StepRule()
+    cuts, generations = [], []
+    for picture in range(10):
+        rule.optimizers.built(picture, "train.py:7")
+        for _ in range(4):
+            cuts.append(rule.zero_grad())
+            rule.backward()
+            rule.backward_begin()
+            rule.backward_end()
+            rule.optimizer_begin()
+            rule.optimizer_end(picture)
+            generations.append(rule.generation)
+    assert all(cuts[1:])
+    assert rule.learned
+    assert len(set(generations[4:])) == 1
+
+
+@pytest.mark.parametrize("members", [2, 3])
+def test_optimizers_of_an_ensemble_stay_apart_when_all_are_built_anew(members: int) -> None:
+    rule = StepRule()
+    cuts = []
+    for task in range(4):
+        keys = range(members * task, members * task + members)
+        for key in keys:
+            rule.optimizers.built(key, "train.py:7")
+        for _ in range(8):
+            for key in keys:
+                cuts.append(rule.forward())
+                rule.backward()
+                rule.backward_begin()
+                rule.backward_end()
+                rule.optimizer_begin()
+                rule.optimizer_end(key)
+    assert rule.period == members
+    assert rule.generation == 1
+    assert sum(cuts[-8 * members :]) == 8
 
 
 def test_closures_run_inside_the_optimizer_and_never_cut() -> None:
