@@ -41,9 +41,9 @@ def smallest_period(sequence: list[int]) -> int | None:
 class Parts:
     """Which part of the step each optimizer plays: one built anew takes the part of the one before it.
 
-    Programs that fit one picture, task or fold after the other build an optimizer for each. A part is the place
-    that builds it and how many were built there since one from there has stepped, so that those of an ensemble,
-    built by one line, stay apart.
+    Programs that fit one picture, task or fold after the other build an optimizer for each. A part is the
+    place that builds it and how many were built there since one from there has stepped, so that those of an
+    ensemble, built by one line, stay apart.
     """
 
     def __init__(self) -> None:

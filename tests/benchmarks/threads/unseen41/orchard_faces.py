@@ -61,7 +61,7 @@ def on_device(photos, plan, light):
     return (cut.float() * light.view(-1, 1, 1, 1)).clamp(0, 255).to(torch.uint8).float()
 
 
-class Bottleneck(nn.Module):
+class Narrowing(nn.Module):
     def __init__(self, cin, mid, stride):
         super().__init__()
         cout = 4 * mid
@@ -91,7 +91,7 @@ def make_net(w):
     cin = w
     for k, depth in enumerate((3, 4, 6, 3)):
         for d in range(depth):
-            layers.append(Bottleneck(cin, w * 2**k, 2 if d == 0 and k else 1))
+            layers.append(Narrowing(cin, w * 2**k, 2 if d == 0 and k else 1))
             cin = 4 * w * 2**k
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(cin, CLASSES))
 
