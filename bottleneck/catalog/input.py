@@ -366,9 +366,8 @@ torch.save(torch.cat(features), "features.pt")""",
         " batch in a background thread (reading, decoding and NumPy release the GIL), or use a Dataset"
         " with workers.",
         when=seen("loader.present", "==", False, "batches do not come from a DataLoader"),
-        what_if=WhatIf.INPUT_READY,
-        what_if_bound=True,
-        basis="the step if the batch were always ready",
+        what_if=WhatIf.INPUT_AHEAD,
+        basis="the longer of making a batch and training on it",
         may_break="Random numbers are drawn in another thread: seed a separate generator.",
         code="""\
 from concurrent.futures import ThreadPoolExecutor

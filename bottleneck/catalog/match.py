@@ -225,7 +225,7 @@ def _suggest(
             f" {ms(answer.step_ms)} a step if it goes as often"
         )
     title = fix.title
-    if narrowed and answer is not None and answer.call and fix.named:
+    if answer is not None and answer.call and fix.named:
         title = fix.named.format(call=f"`{answer.call}`")
     if finding is not None and finding.call and fix.named and finding.cost_ms is not None:
         # The finding is about that one line, and so is its price.

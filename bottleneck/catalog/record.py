@@ -47,7 +47,7 @@ RECORDS: dict[str, Record] = {
     "FX352": Record(predictions=1, error=0.0014, close=1, bounds=0, held=0),
     "FX353": Record(predictions=2, error=0.0268, close=2, bounds=0, held=0),
     "FX355": Record(predictions=1, error=0.1233, close=0, bounds=0, held=0),
-    "FX356": Record(predictions=2, error=0.3278, close=0, bounds=0, held=0),
+    "FX356": Record(predictions=2, error=0.3285, close=0, bounds=0, held=0),
     "FX357": Record(predictions=1, error=0.0007, close=1, bounds=0, held=0),
     "FX359": Record(predictions=3, error=0.0175, close=3, bounds=0, held=0),
     "FX362": Record(predictions=1, error=0.024, close=1, bounds=0, held=0),

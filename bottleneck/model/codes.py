@@ -54,6 +54,7 @@ class WhatIf(str, Enum):
     """A question to the replay: the step without one cause, or with one change."""
 
     INPUT_READY = "input-ready"
+    INPUT_AHEAD = "input-ahead"
     INPUT_WORKERS = "input-workers"
     INPUT_IN_MAIN = "input-in-main"
     ROWS_BATCHED = "rows-batched"

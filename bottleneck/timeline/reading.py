@@ -10,10 +10,13 @@ launching threads and the streams (gpu/). What follows does not know the differe
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model.codes import LateCause, WhatIf
+from ..model.codes import LateCause, QuestionKey, WhatIf
 from ..model.run import JsonValue
 from .cpu.reading import cpu_reader
 from .gpu.reading import gpu_reader
@@ -26,7 +29,7 @@ from .lanes.reader import Priced, Reader
 from .lanes.replay import Edit
 from .result import Timeline
 from .steps.facts import Facts, on_gpu
-from .steps.supply import supply_answers, workers_needed
+from .steps.supply import made_ahead, supply_answers, workers_needed
 from .steps.traced import Steps
 from .trace.dialect import DEVICE_KINDS
 from .trace.table import Trace
@@ -106,4 +109,13 @@ def _read(reader: Reader) -> Timeline:
         input_call=facts.input_call if WhatIf.BATCHES_HANDED_OVER not in answers.results else None,
         pauses_ms=tuple((program.host_work.pauses_ns / 1e6).tolist()),
     )
-    return reader.describe(timeline, priced)
+    described = reader.describe(timeline, priced)
+    ready = described.what_ifs.get(WhatIf.INPUT_READY)
+    if facts.supply is not None or ready is None:
+        return described
+    call = facts.input_call.call if facts.input_call is not None else ""
+    own_input: dict[QuestionKey, WhatIfResult] = {
+        WhatIf.INPUT_READY: msgspec.structs.replace(ready, call=call),
+        WhatIf.INPUT_AHEAD: made_ahead(ready, true_ms=facts.true_ms),
+    }
+    return replace(described, what_ifs={**described.what_ifs, **own_input})

@@ -24,7 +24,8 @@ from .seams import find_seams
 
 _WORKS_ON_DATA = (OpClass.MATH, OpClass.MEMORY)
 _SHORTEST_NS = 100_000
-"""An operator on the host that takes less is no matter of data: step counts, a scalar."""
+"""An operator on the host that takes less is no matter of data: step counts, a scalar. So are several between
+two device calls that take less together."""
 _READ = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|nonzero)$")
 
 
@@ -139,7 +140,7 @@ def read_host_work(
     idle_start, idle_end = _idle(trace, threads & in_window, low_ns, high_ns)
     long = idle_end - idle_start > PYTHON_GAP_NS
     pauses = list(zip(idle_start[long].tolist(), idle_end[long].tolist(), strict=True))
-    computing = _computing(trace, threads & in_window)
+    computing, looping = _computing(trace, threads & in_window)
     compiles = np.concatenate([inside[label == Work.COMPILE], others])
     around = _around(trace, threads & in_window, compiles)
     reads = _reads(trace, threads & in_window)
@@ -148,8 +149,8 @@ def read_host_work(
     points = [np.asarray([low_ns, high_ns], dtype=np.int64)]
     for rows in (inside, others, overhead, reads):
         points += [trace.ts_ns[rows], trace.end_of(rows)]
-    stands_aside = _aside(trace, inside, label, high_ns=high_ns)
-    pairs_of_all = (stretches, pauses, computing, around, stands_aside)
+    aside = _aside(trace, inside, label, high_ns=high_ns)
+    pairs_of_all = (stretches, pauses, computing, looping, around, aside)
     points += [np.asarray(pairs, dtype=np.int64).ravel() for pairs in pairs_of_all]
     edges = np.unique(np.concatenate(points))
     cells = max(len(edges) - 1, 1)
@@ -165,12 +166,10 @@ def read_host_work(
         for start, end in seam.stretches:
             painter.paint(start, end, Work.SEAM, over=Work.DISPATCH)
             group[intervals.within(edges, start, end)] = owners.index(seam.owners)
-    for start, end in pauses:
-        painter.paint(start, end, Work.HOST, over=Work.DISPATCH)
-    for start, end in computing:
-        painter.paint(start, end, Work.OPERATORS, over=Work.DISPATCH)
-    for start, end in stands_aside:
-        painter.paint(start, end, Work.ASIDE, over=Work.DISPATCH)
+    unlabelled = ((pauses, Work.HOST), (computing, Work.OPERATORS), (looping, Work.HOST), (aside, Work.ASIDE))
+    for pairs, work in unlabelled:
+        for start, end in pairs:
+            painter.paint(start, end, work, over=Work.DISPATCH)
     _paint_input(painter, trace, inside, label, own_input)
     for start, end in spans(reads):
         painter.paint(start, end, Work.SYNC)
@@ -188,8 +187,8 @@ def read_host_work(
         seam_owners=owners,
         seam_count=tuple(sum(seam.owners == each for seam in seams) for each in owners),
     )
-    unlabelled = np.isin(found.at((idle_start + idle_end) // 2), (Work.DISPATCH, Work.HOST))
-    return replace(found, pauses_ns=near_the_gap((idle_end - idle_start)[unlabelled]))
+    own = np.isin(found.at((idle_start + idle_end) // 2), (Work.DISPATCH, Work.HOST))
+    return replace(found, pauses_ns=near_the_gap((idle_end - idle_start)[own]))
 
 
 def _reads(trace: Trace, rows: NDArray[np.bool_]) -> NDArray[np.intp]:
@@ -252,18 +251,33 @@ def _idle(
     return intervals.gaps(trace.ts_ns[busy], trace.end_of(busy), low_ns, high_ns)
 
 
-def _computing(trace: Trace, rows: NDArray[np.bool_]) -> list[tuple[int, int]]:
+def _works_on_data(name: str) -> bool:
+    """Return whether an operator does; a function of the program's, in Python, has a name without "::"."""
+    return "::" in name and classify(name) in _WORKS_ON_DATA
+
+
+def _computing(trace: Trace, rows: NDArray[np.bool_]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Return the stretches of operators that work on data and call the device nowhere: on the host, that is.
 
-    Random numbers or a sort of a tensor that lies there. Those on the device launch a kernel.
+    First those of one operator: random numbers or a sort of a tensor that lies there. Then those of many
+    small ones between two device calls: a loop that fills a tensor entry by entry. On the device each would
+    launch a kernel.
     """
     calls = trace.rows(*HOST_CALL_KINDS, among=rows)
     moments = np.sort(trace.ts_ns[calls])
-    ops = trace.rows(Kind.OP, named=lambda name: classify(name) in _WORKS_ON_DATA, among=rows)
-    ops = ops[trace.dur_ns[ops] > _SHORTEST_NS]
+    ops = trace.rows(Kind.OP, named=_works_on_data, among=rows)
     ops = ops[intervals.before(moments, trace.end_of(ops)) == intervals.before(moments, trace.ts_ns[ops])]
     start, end = intervals.union(trace.ts_ns[ops], trace.end_of(ops))
-    return list(zip(start.tolist(), end.tolist(), strict=True))
+    if not len(start):
+        return [], []
+    alone = end - start > _SHORTEST_NS
+    _, first, gap = np.unique(intervals.before(moments, start), return_index=True, return_inverse=True)
+    many = np.bincount(gap, weights=np.where(alone, 0, end - start)) > _SHORTEST_NS
+    last = np.append(first[1:], len(start)) - 1
+    return (
+        list(zip(start[alone].tolist(), end[alone].tolist(), strict=True)),
+        list(zip(start[first[many]].tolist(), end[last[many]].tolist(), strict=True)),
+    )
 
 
 def _around(trace: Trace, rows: NDArray[np.bool_], compiles: NDArray[np.intp]) -> list[tuple[int, int]]:

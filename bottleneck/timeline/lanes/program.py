@@ -59,7 +59,8 @@ class Program:
 
     Host, per event: `work` of shape (n, len(Work)) before the event's launch or wait;
     `after` (n,) after its wait, in category `after_work`. Device, per activity: `lane`, `duration`,
-    `delay` (unexplained by launch and order), `depends` (activity on another lane, or -1).
+    `delay` (unexplained, behind its launch), `held` (unexplained, behind other work of the device),
+    `depends` (activity on another lane, or -1).
     """
 
     kind: NDArray[np.int8]
@@ -79,6 +80,7 @@ class Program:
     lane: NDArray[np.int64]
     duration: NDArray[np.float64]
     delay: NDArray[np.float64]
+    held: NDArray[np.float64]
     depends: NDArray[np.int64]
     activity_row: NDArray[np.int64]
     """Trace row of the activity (the first one, for a graph launch)."""
@@ -300,6 +302,7 @@ def host_program(
         lane=none,
         duration=no_time,
         delay=no_time,
+        held=no_time,
         depends=none,
         activity_row=none,
         part=none.astype(np.int8),
@@ -393,7 +396,7 @@ def build_program(
     wait, wait_end = find_waits(trace, events, a, act_event)
     # A call that waits for its own copy issues it when it begins, any other when it returns.
     issue = np.where(wait[act_event] != NO_WAIT, start[act_event], call_end_a)
-    depends, delay = find_dependencies(
+    depends, delay, held = find_dependencies(
         a,
         issue,
         previous_end,
@@ -430,6 +433,7 @@ def build_program(
         lane=a.lane,
         duration=a.busy,
         delay=delay,
+        held=held,
         depends=depends,
         activity_row=a.row,
         part=part,

@@ -146,7 +146,6 @@ class _Launched:
     at: NDArray[np.int64]
     """Activities, in order."""
     event: NDArray[np.int64]
-    delay: NDArray[np.float64]
     waits: Pairs | None
     """Those that wait for another activity, by their place in `at`, and that activity."""
 
@@ -241,7 +240,6 @@ class Replay:
             lane=lane,
             at=at,
             event=p.event[at],
-            delay=self._delay[at],
             waits=(waits, depends[waits]) if len(waits) else None,
         )
 
@@ -264,10 +262,12 @@ class Replay:
         duration = p.duration * edit.duration
         whole = float(p.duration.sum())
         left = float(duration.sum()) / whole if whole else 1.0
+        gone = np.broadcast_to(edit.duration, m) == 0.0
         device = _Device(
-            program=p,
             duration=duration,
-            spacing=np.where(np.broadcast_to(edit.duration, m) == 0.0, 0.0, p.spacing * edit.spacing),
+            ready_after=np.where(gone, 0.0, p.latency + self._delay),
+            held=np.where(gone, 0.0, p.held),
+            spacing=np.where(gone, 0.0, p.spacing * edit.spacing),
             issued=np.empty(n),
             start=np.empty(m),
             end=np.empty(m),
@@ -307,8 +307,10 @@ class Replay:
 class _Device:
     """The lanes of one run; fills `start` and `end` block by block."""
 
-    program: Program
     duration: NDArray[np.float64]
+    ready_after: NDArray[np.float64]
+    """From its launch."""
+    held: NDArray[np.float64]
     spacing: NDArray[np.float64]
     issued: NDArray[np.float64]
     start: NDArray[np.float64]
@@ -318,12 +320,12 @@ class _Device:
     def run(self, launched: _Launched) -> None:
         """Run what a block launches on one lane."""
         at, lane = launched.at, launched.lane
-        ready = self.issued[launched.event] + self.program.latency + launched.delay
+        ready = self.issued[launched.event] + self.ready_after[at]
         if launched.waits is not None:
             who, depends = launched.waits
             ready[who] = np.maximum(ready[who], self.end[depends])
         spacing, duration = self.spacing[at], self.duration[at]
-        occupied = duration + spacing
+        occupied = self.held[at] + duration + spacing
         total = occupied.cumsum()
         free = np.maximum(np.maximum.accumulate(ready - (total - occupied)), self.lane_end[lane])
         done = total + free

@@ -118,8 +118,11 @@ def find_dependencies(
     collective: NDArray[np.bool_],
     *,
     told: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
     """Find what an activity waited for on another lane, and what nothing explains.
+
+    The latter is a delay where the launch came last of what is known, and held where other work on the device
+    did: it is the device that something is left of, whenever the host launches.
 
     Where the trace tells that a stream was to wait, that counts, also where the host came so late that
     nothing was left to wait for. Beyond that the times do: an activity that was launched, whose lane was
@@ -129,8 +132,8 @@ def find_dependencies(
     """
     n = len(a.row)
     depends = _last_told(a, told)
-    delay = np.zeros(n)
-    ready = np.maximum(call_end + latency, previous_end)
+    issued = call_end + latency
+    ready = np.maximum(issued, previous_end)
     ready = np.where(depends >= 0, np.maximum(ready, a.end[depends]), ready)
     late = a.start - ready
     explained = np.zeros(n, dtype=bool)
@@ -146,9 +149,9 @@ def find_dependencies(
                     depends[k], explained[k] = other, True
                     break
                 j -= 1
-    unexplained = ~explained & (late > _UNEXPLAINED_NS)
-    delay[unexplained] = late[unexplained]
-    return depends, delay
+    left = np.where(~explained & (late > _UNEXPLAINED_NS), late, 0.0)
+    by_launch = ready <= issued
+    return depends, np.where(by_launch, left, 0.0), np.where(by_launch, 0.0, left)
 
 
 def previous_ends(a: Activities) -> NDArray[np.int64]:

@@ -247,6 +247,23 @@ def supply_answers(
     return {answer.question: answer for answer in (*answers, *parts)}
 
 
+def made_ahead(ready: WhatIfResult, *, true_ms: float) -> WhatIfResult:
+    """Ask a step that makes its own batch for the one in which one other thread makes the next meanwhile.
+
+    `ready` is the step for which each batch is there at once; what it saves is what making one takes. The
+    longer of the two remains.
+    """
+    step_ms = max(ready.step_ms, ready.saves_ms)
+    return WhatIfResult(
+        question=WhatIf.INPUT_AHEAD,
+        step_ms=step_ms,
+        saves_ms=true_ms - step_ms,
+        basis=f"{ms(ready.saves_ms)} to make a batch in one other thread, at the same time as "
+        f"{ms(ready.step_ms)} of everything else",
+        bound=True,
+    )
+
+
 def _handed_over(supply: InputSupply, *, rest_ms: float, true_ms: float) -> WhatIfResult | None:
     """Ask for the step if batches that workers have made were there at once.
 

@@ -49,6 +49,7 @@ def make_program(
         lane=a[:, 1].astype(np.int64),
         duration=a[:, 2],
         delay=np.zeros(m),
+        held=np.zeros(m),
         depends=a[:, 4].astype(np.int64),
         activity_row=np.arange(m, dtype=np.int64),
         part=a[:, 3].astype(np.int8),

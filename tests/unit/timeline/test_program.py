@@ -233,6 +233,29 @@ def test_the_replay_reproduces_what_was_observed(host: float, device: float) -> 
     assert replay.run().step_ns == pytest.approx(observed_step_ns(program), rel=0.01)
 
 
+@pytest.mark.parametrize("host", [10.0, 40.0], ids=["far ahead", "close"])
+def test_what_holds_a_kernel_up_behind_other_work_is_not_lost(host: float) -> None:
+    """A kernel starts 60 us after the one before it ends, on its own stream: no launch explains that."""
+    writer, edges = TraceWriter(), [0.0]
+    now, free = 0.0, 0.0
+    for _ in range(6):
+        for _ in range(10):
+            writer.row("aten::add", "cpu_op", now, host)
+            start = max(now + host + 2.5, free + 60.0)
+            writer.launch(now + host - 5, 5, start=start, length=30.0)
+            free = start + 30.0
+            now += host
+        writer.row("cudaDeviceSynchronize", "cuda_runtime", now, free + 5 - now)
+        now = free + 10
+        edges.append(now)
+    program = program_of(writer, edges)
+    replay = Replay(program)
+    assert replay.run().step_ns == pytest.approx(observed_step_ns(program), rel=0.02)
+    shorter = replay.run(Edit(duration=0.5))
+    saved_us = (replay.run().step_ns - shorter.step_ns) / 1e3
+    assert saved_us == pytest.approx(10 * 15.0, rel=0.1), "what holds them up remains"
+
+
 def test_calibration_takes_the_profilers_cost_out_of_dispatch() -> None:
     program = program_of(*steady(6, host=20.0, device=4.0))
     found = calibrate(Replay(program), true_ms=0.5)
@@ -252,6 +275,24 @@ def test_a_long_silence_of_the_host_is_host_work_and_not_dispatch() -> None:
     per_step = program.work[:, Work.HOST].sum() / program.steps
     assert per_step == pytest.approx(3_000_000, rel=0.05)
     assert replay.run(Edit(work={Work.HOST: 0.0})).step_ns == pytest.approx(800_000, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "host_us"),
+    [("aten::copy_", 2_000), ("aten::select", 0), ("PythonSubclass", 0)],
+    ids=["entries", "views", "a function of the program"],
+)
+def test_many_small_operators_on_data_between_two_device_calls_are_host_work(
+    name: str, host_us: float
+) -> None:
+    writer = TraceWriter()
+    for begin in (0.0, 2_500.0):
+        writer.launch(begin, 5, start=begin + 10, length=20)
+        for k in range(200):
+            writer.row(name, "cpu_op", begin + 300 + 10 * k, 8)
+        writer.launch(begin + 2_400, 5, start=begin + 2_410, length=20)
+    program = program_of(writer, [0, 2_500, 5_000])
+    assert program.work[:, Work.HOST].sum() / 2_000 == pytest.approx(host_us, rel=0.02)
 
 
 def test_what_the_compiler_does_around_its_ranges_is_compiling_too() -> None:

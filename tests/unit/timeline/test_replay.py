@@ -33,11 +33,11 @@ def one_by_one(p: Program, edit: Edit | None = None) -> tuple[np.ndarray, np.nda
         if a1 > a0 and a1 - QUEUE_DEPTH > 0:
             clock = max(clock, end[a1 - QUEUE_DEPTH - 1])
         for k in range(a0, a1):
-            ready = clock + p.latency + p.delay[k]
+            launched = edit.duration if np.isscalar(edit.duration) else edit.duration[k]  # type: ignore[index]
+            ready = clock + (p.latency + p.delay[k]) * bool(launched)
             if p.depends[k] >= 0:
                 ready = max(ready, end[p.depends[k]])
-            begin = max(ready, lane_end[p.lane[k]])
-            launched = edit.duration if np.isscalar(edit.duration) else edit.duration[k]  # type: ignore[index]
+            begin = max(ready, lane_end[p.lane[k]]) + p.held[k] * bool(launched)
             pause = edit.spacing if np.isscalar(edit.spacing) else edit.spacing[k]  # type: ignore[index]
             room = p.spacing * pause if launched else 0.0  # what is not launched takes none
             end[k] = begin + room + duration[k] - room
@@ -88,7 +88,11 @@ def programs(draw: st.DrawFn) -> Program:
             count += 1
         events.append(event)
     events.append({"kind": EventKind.MARK})
-    return make_program(events, latency=float(rng.integers(0, 5)), spacing=float(rng.integers(0, 3)))
+    program = make_program(events, latency=float(rng.integers(0, 5)), spacing=float(rng.integers(0, 3)))
+    for late in (program.delay, program.held):
+        late[:] = rng.integers(0, 60, len(late)) * (rng.random(len(late)) < 0.2)
+    program.observed_start[:] = program.origin_ns + 10_000  # none of it is from before the window
+    return program
 
 
 EDITS = [

@@ -8,8 +8,9 @@ import pytest
 
 from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.run import SiteTime, SourceSite
+from torch_bottleneck.timeline.result import WhatIfResult
 from torch_bottleneck.timeline.steps.baseline import Baseline
-from torch_bottleneck.timeline.steps.supply import InputSupply, supply_answers
+from torch_bottleneck.timeline.steps.supply import InputSupply, made_ahead, supply_answers
 
 PLACE = SourceSite(file="data.py", line=38, function="open_case")
 SUPPLY = InputSupply(
@@ -58,3 +59,15 @@ def test_workers_that_wait_share_no_cores_with_the_training(
     answers = supply_answers(supply, rest_ms=10.0, true_ms=36.0, cores=2, first_cores=2, baseline=baseline)
     more = answers[WhatIf.INPUT_WORKERS]
     assert (more.step_ms, more.bound) == (pytest.approx(step_ms), bound)
+
+
+@pytest.mark.parametrize(("making_ms", "step_ms"), [(30.0, 70.0), (70.0, 70.0), (90.0, 90.0)])
+def test_made_ahead_in_one_other_thread_the_longer_of_making_and_training_remains(
+    making_ms: float, step_ms: float
+) -> None:
+    ready = WhatIfResult(
+        question=WhatIf.INPUT_READY, step_ms=100.0 - making_ms, saves_ms=making_ms, basis="", bound=False
+    )
+    ahead = made_ahead(ready, true_ms=100.0)
+    assert (ahead.step_ms, ahead.saves_ms) == (pytest.approx(step_ms), pytest.approx(100.0 - step_ms))
+    assert ahead.bound, "the threads share Python's lock"
