@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model.codes import LateCause, QuestionKey, WhatIf
+from ..model.diagnosis import WhatIfResult
 from ..model.run import JsonValue
 from .cpu.reading import cpu_reader
 from .gpu.reading import gpu_reader
