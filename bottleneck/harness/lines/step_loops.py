@@ -244,8 +244,7 @@ class _Reader:
         """Of each name that the round assigns: the names that its value was made from, as they were
         before the round."""
         self._sure: set[str] = set()
-        """What each round assigns, whichever branches it takes."""
-        self._branches = 0
+        """What has been assigned in this round where the reader is, whichever way led there."""
 
     def carries(self) -> bool:
         """Whether a round needs what the one before made: a name's value was made from its last one.
@@ -278,15 +277,25 @@ class _Reader:
             return
         if isinstance(node, (ast.For, ast.AsyncFor)):
             self._take([node.iter], [node.target])
-        branches = not isinstance(node, (ast.With, ast.AsyncWith))
-        self._branches += branches
+        ways: list[set[str]] = []
         for _, value in ast.iter_fields(node):
-            for item in value if isinstance(value, list) else [value]:
-                if isinstance(item, ast.stmt):
-                    self.statement(item)
-                elif isinstance(item, ast.AST):
-                    self._take([item])
-        self._branches -= branches
+            items = [each for each in (value if isinstance(value, list) else [value]) if each is not None]
+            if items and isinstance(items[0], ast.stmt):
+                ways.append(self._way(items))
+            else:
+                self._take(item for item in items if isinstance(item, ast.AST))
+        if ways and isinstance(node, (ast.With, ast.AsyncWith)):
+            self._sure = ways[0]
+        elif len(ways) > 1 and isinstance(node, ast.If):
+            self._sure = set.intersection(*ways)
+
+    def _way(self, body: Iterable[ast.stmt]) -> set[str]:
+        """Take in one way through a statement; return what is assigned for sure at the end of it."""
+        before = set(self._sure)
+        for each in body:
+            self.statement(each)
+        after, self._sure = self._sure, before
+        return after
 
     def _take(self, values: Iterable[ast.AST | None], targets: Iterable[ast.AST] = ()) -> None:
         """Take in what a value is made from, for the names that the targets, or itself, store.
@@ -300,8 +309,7 @@ class _Reader:
             for name, stored in _names(part):
                 if stored:
                     self._from[name] = self._from.get(name, set()) | made_from
-                    if not self._branches:
-                        self._sure.add(name)
+                    self._sure.add(name)
 
     def _sources(self, name: str) -> set[str]:
         return self._from.get(name, set()) | (set() if name in self._sure else {name})

@@ -231,20 +231,29 @@ def test_a_round_needs_the_one_before_where_a_value_is_made_from_its_last(body, 
     assert found == [(_line(name, "for item in"), carried)]
 
 
-def test_a_value_that_only_some_rounds_begin_anew_is_carried():
-    name = _source(
-        "reset.py",
-        """\
-        for batch in loader:
-            for item in batch:
-                if item.first:
-                    state = start(item)
-                state = cell(item, state)
-            optimizer.step()
-        """,
-    )
+@pytest.mark.parametrize(
+    ("begins", "carried"),
+    [
+        (("if item.first:", "    state = start(item)"), True),
+        (("if item.first:", "    state = start(item)", "else:", "    state = begin(item)"), False),
+        (("if item.first:", "    state = start(item)", "elif item.last:", "    state = 0"), True),
+        (("with autocast():", "    state = start(item)"), False),
+        (("for row in item:", "    state = start(row)"), True),
+        (("if item.first:", "    state = start(item)", "    state = 2 * state", "state = 0"), False),
+    ],
+    ids=["some", "either way", "two of three", "in a context", "perhaps no row", "within its branch"],
+)
+def test_a_value_that_only_some_rounds_begin_anew_is_carried(begins, carried):
+    lines = [
+        "for batch in loader:",
+        "    for item in batch:",
+        *(f"        {line}" for line in begins),
+        "        state = cell(item, state)",
+        "    optimizer.step()",
+    ]
+    name = _source(f"reset-{abs(hash(begins))}.py", "\n".join(lines) + "\n")
     found = _loops(_chain((name, "state = cell")), update=(name, "optimizer.step"))
-    assert found == [(_line(name, "for item in"), True)]
+    assert found == [(_line(name, "for item in"), carried)]
 
 
 OPTIMIZER = """\
