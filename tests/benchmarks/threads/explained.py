@@ -942,4 +942,20 @@ EXPLAINED: dict[str, str] = {
         "Loops were looked for where no gradient is being made. Since: launch-bound, FX510 first by the "
         "loop's line, 32.5 of 47.4 ms at best; what small operators work is not taken away."
     ),
+    "QQ01": (
+        "A loop of small operators on the host, between two device calls, counted as dispatch. Since mended: "
+        "input-bound, the line, FX107 first."
+    ),
+    "QQ04": (
+        "The run saw steps of 198 ms, where the script alone took 149.6: two runs of a script that this host "
+        "binds differ by a quarter."
+    ),
+    "QQ05": (
+        "Streams of cuDNN's LSTM wait for one another: the replay lost these waits where the host ran ahead, "
+        "and said so. Since mended; the trial was right."
+    ),
+    "OO06": (
+        "Steps grow: in the measured window they take 14.4 ms, in the whole run 19.7. What hooks take in "
+        "Python lies between operators and counts as dispatch; FX530 has its price: 9.2 ms, 9.1 measured."
+    ),
 }
