@@ -251,6 +251,38 @@ def _not_judged(quality: Quality) -> Verdict:
     return _undetermined(worst.text, worst.remedy, (worst.code,))
 
 
+def _class_of(code: str) -> BottleneckClass | None:
+    """Return the class of a finding that holds nothing of others."""
+    return None if FINDING_CODES[code].within_others else FINDING_CODES[code].bottleneck_class
+
+
+def _told_by_trial(
+    facts: Facts, findings: Sequence[Finding], quality: Quality, measured: Sequence[tuple[str, float]]
+) -> Verdict | None:
+    """Return the class whose fix saved most in the run, where the trace tells too little; None without one.
+
+    A trial needs neither trace nor replay. That another class has more to save is not known then.
+    """
+    titles = {finding.code: finding for finding in findings if not finding.note}
+    known = [(saves_ms, code) for code, saves_ms in measured if code in titles and _class_of(code)]
+    saves_ms, code = max(known, default=(0.0, ""))
+    group = _class_of(code) if code else None
+    if group is None:
+        return None
+    price = _Price(
+        bottleneck_class=group, finding=titles[code], cost_ms=saves_ms, bound=False, question=None, tried=True
+    )
+    return Verdict(
+        bottleneck_class=group,
+        confidence="low",
+        headline=_headline(facts, price),
+        code=code,
+        reason=f"a fix for it was measured to help; {quality.reasons[0].in_list}",
+        doubts=tuple(doubt.code for doubt in quality.reasons),
+        remedy=quality.reasons[0].remedy,
+    )
+
+
 def _compute(facts: Facts, quality: Quality, first: _Price | None, *, kernels_ms: float) -> Verdict:
     work_ms = facts.timeline.part_ms(*WORK_PARTS)
     share = _work_share(facts)
@@ -438,8 +470,7 @@ def decide(
         return _not_judged(quality)
     measured_ms: dict[BottleneckClass, float] = {}
     for code, saves_ms in measured:
-        group = FINDING_CODES[code].bottleneck_class
-        if group is not None and not FINDING_CODES[code].within_others:
+        if (group := _class_of(code)) is not None:
             measured_ms[group] = max(saves_ms, measured_ms.get(group, 0.0))
     prices = _prices(facts, findings, measured_ms)
     case = _Case(
@@ -462,7 +493,7 @@ def decide(
         and first.cost_ms > 0.5 * facts.true_ms
     )
     if quality.grade == "poor" and not told_by_baseline:
-        return _not_judged(quality)
+        return _told_by_trial(facts, findings, quality, measured) or _not_judged(quality)
     decided = case.decided(limits)
     if decided is BottleneckClass.COMPUTE:
         return _lowered(_compute(facts, quality, first, kernels_ms=case.kernels_ms), case.close_call())

@@ -145,6 +145,31 @@ def test_a_poor_capture_gives_no_verdict_but_a_remedy(trouble):
     assert any(f.code == "BN001" for f in find_all(known))
 
 
+@pytest.mark.parametrize(
+    ("measured", "told"),
+    [
+        ([("BN101", 20.0)], C.INPUT),
+        ([("BN101", 20.0), ("BN601", 30.0)], C.INPUT),
+        ([("BN503", 20.0)], C.UNDETERMINED),
+        ([], C.UNDETERMINED),
+    ],
+    ids=["it helped", "one of nothing found", "within others", "nothing tried"],
+)
+def test_what_helped_in_the_run_names_the_class_where_the_trace_tells_too_little(measured, told):
+    known = facts(
+        parts={Part.INPUT: 40.0}, saves={WhatIf.INPUT_READY: 40.0}, launches=1000, missing_activities=200
+    )
+    findings = find_all(known)
+    assert "BN101" in {finding.code for finding in findings}
+    verdict = decide(known, findings, judge(known), measured=measured)
+    assert verdict.bottleneck_class is told
+    if told is C.INPUT:
+        assert (verdict.code, verdict.confidence) == ("BN101", "low")
+        assert "in a trial 20 %" in verdict.headline
+        assert verdict.doubts
+        assert verdict.remedy
+
+
 def test_noise_as_large_as_the_effect_takes_the_confidence():
     known = facts(parts={Part.INPUT: 60.0}, saves={WhatIf.INPUT_READY: 60.0}, noise_ms=70.0)
     assert verdict_of(known).confidence == "low"
