@@ -12,21 +12,26 @@ from typing import Literal
 
 import msgspec
 
-from ..model.codes import CLASSES, FINDING_CODES, WORK_PARTS, BottleneckClass, Part, WhatIf
-from ..model.diagnosis import Cause, Verdict, WhatIfResult
+from ..model.codes import CLASSES, FINDING_CODES, WORK_PARTS, BottleneckClass, Part
+from ..model.diagnosis import Cause, Verdict
 from ..model.doubt import DoubtCode
 from ..model.finding import NEGLIGIBLE_SHARE, Finding
 from ..model.words import ms, percent
-from ..stats import BOUND_WEIGHT, CLOSE, RIVAL_SHARE, weigh_effect, worth
+from ..stats import BOUND_WEIGHT, CLOSE, RIVAL_SHARE, weigh_effect
 from ..timeline.lanes.labels import PYTHON_GAP_NS
 from ..timeline.steps.loop_lines import MAIN_SHARE
 from .base import Facts
 from .capture import Quality
+from .prices import (
+    BESIDE_WORK_SHARE,
+    Price,
+    named_in_place_of,
+    prices_of,
+    trials_of,
+    with_trials,
+    without_price,
+)
 
-_BESIDE_WORK_SHARE = 0.08
-"""Least share of the step at which a host-side cause is the verdict while work fills most of the
-step. It is twice the replay's usual error (0.4 to 4 %); below it the kernels are the better place
-to look."""
 _BESIDE_WORK_ON_CPU_SHARE = 1 / 3
 """The same on a CPU for a cause of which no fix is known to reach its price. Every eager model with
 activations of megabytes spends 10 to 25 % in page faults: that is worth a fix, but it is not the
@@ -48,7 +53,7 @@ class _Limits:
 
     mostly: float = _limit("the share of work in the step", lambda: _MOSTLY)
     beside_work: float = _limit(
-        "what the first cause or its fix saves as a share of the step", lambda: _BESIDE_WORK_SHARE
+        "what the first cause or its fix saves as a share of the step", lambda: BESIDE_WORK_SHARE
     )
     beside_work_on_cpu: float = _limit(
         "the first cause's share of the step", lambda: _BESIDE_WORK_ON_CPU_SHARE
@@ -62,112 +67,11 @@ class _Limits:
     pause_ms: float = _limit("the length in ms of pauses between operators", lambda: PYTHON_GAP_NS / 1e6)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Price:
-    """One class, its most expensive finding and the rank of its price."""
-
-    bottleneck_class: BottleneckClass
-    finding: Finding
-    cost_ms: float
-    bound: bool
-    question: WhatIf | None
-    reached: WhatIfResult | None = None
-    """What the best of its fixes saves, where that is asked."""
-    behind_breaks: bool = False
-    """Dispatch of compiled code whose graph is broken: a single launch, as a CUDA graph, needs one graph, so
-    that saving is out of reach until the breaks are gone."""
-    tried: bool = False
-    """`cost_ms` is what a fix was measured to save in the run, more than was known of the cause."""
-
-    def weight(self, limits: _Limits) -> float:
-        return worth(self.cost_ms, bound=self.bound, weight=limits.bound_weight)
-
-    def rank(self, limits: _Limits) -> float:
-        if self.behind_breaks:
-            return 0.0
-        mine = self.weight(limits)
-        if self.reached is None:
-            return mine
-        return min(mine, worth(self.reached.saves_ms, bound=self.reached.bound, weight=limits.bound_weight))
-
-    @property
-    def vague(self) -> tuple[bool, bool]:
-        """Return whether it is the most that can be saved, and whether it names no call of the user's."""
-        bound = self.bound if self.reached is None else self.reached.bound
-        return bound, not self.finding.call
-
-
-def _prices(
-    facts: Facts, findings: Sequence[Finding], measured_ms: Mapping[BottleneckClass, float] | None = None
-) -> list[_Price]:
-    best: dict[BottleneckClass, _Price] = {}
-    for finding in findings:
-        group = finding.bottleneck_class
-        if finding.note or finding.cost_ms is None or group is None or finding.cost_ms <= 0:
-            continue
-        known = FINDING_CODES[finding.code]
-        if known.within_others or (known.priced_by is not None and facts.ask(known.priced_by) is None):
-            continue
-        answer = facts.ask(*CLASSES[group].questions)
-        same = answer is not None and abs(answer.saves_ms - finding.cost_ms) < 1e-9
-        broken = group is BottleneckClass.LAUNCH and _breaks_cost(facts)
-        price = _Price(
-            bottleneck_class=group,
-            finding=finding,
-            cost_ms=finding.cost_ms,
-            bound=answer.bound if same and answer is not None else False,
-            question=answer.question if same and answer is not None else None,
-            reached=_reached(facts, group),
-            behind_breaks=broken,
-        )
-        if group not in best or price.cost_ms > best[group].cost_ms:
-            best[group] = price
-    return [_as_measured(price, (measured_ms or {}).get(group, 0.0)) for group, price in best.items()]
-
-
-def _as_measured(price: _Price, saves_ms: float) -> _Price:
-    """Put what the best fix of a class was measured to save in place of less that is known of it."""
-    if saves_ms <= price.rank(_Limits()):
-        return price
-    return replace(price, cost_ms=saves_ms, bound=False, reached=None, behind_breaks=False, tried=True)
-
-
-def _named_in_place_of(price: _Price, findings: Sequence[Finding]) -> _Price:
-    """Return the price with the dearest finding of its class that names a call, where that costs more.
-
-    Such a call holds waits and dispatch, too, that count for other classes.
-    """
-    named = max(
-        (
-            finding
-            for finding in findings
-            if finding.call and not finding.note and finding.bottleneck_class is price.bottleneck_class
-        ),
-        key=lambda finding: finding.cost_ms or 0.0,
-        default=None,
-    )
-    if named is None or named.cost_ms is None or named.cost_ms <= price.cost_ms:
-        return price
-    return replace(price, finding=named, cost_ms=named.cost_ms, bound=False, question=None, tried=False)
-
-
-def _reached(facts: Facts, group: BottleneckClass) -> WhatIfResult | None:
-    questions = set(CLASSES[group].reached_by)
-    if facts.is_on("step.varying_shapes"):
-        questions.discard(WhatIf.ONE_LAUNCH)  # a graph is of one size
-    return facts.ask(*questions)
-
-
 def _interval(facts: Facts) -> tuple[float, float] | None:
     """The noise of the step time; a step time given by the user has none."""
     if facts.step.true_is == "given":
         return (facts.true_ms, facts.true_ms)
     return facts.step.true_ci_ms
-
-
-def _breaks_cost(facts: Facts) -> bool:
-    seams = facts.ask(WhatIf.SEAMS_GONE)
-    return seams is not None and seams.saves_ms >= _BESIDE_WORK_SHARE * facts.true_ms
 
 
 def _kernel_price_ms(facts: Facts, findings: Sequence[Finding]) -> float:
@@ -223,7 +127,7 @@ def _confidence(facts: Facts, quality: Quality, *, effect_ms: float, bound: bool
     return _Confidence(level="medium", reason=reason, doubts=doubts)
 
 
-def _headline(facts: Facts, price: _Price) -> str:
+def _headline(facts: Facts, price: Price) -> str:
     share = percent(price.cost_ms / facts.true_ms)
     said = f"{price.bottleneck_class.value}: {price.finding.title}"
     if price.tried:
@@ -251,39 +155,24 @@ def _not_judged(quality: Quality) -> Verdict:
     return _undetermined(worst.text, worst.remedy, (worst.code,))
 
 
-def _class_of(code: str) -> BottleneckClass | None:
-    """Return the class of a finding that holds nothing of others."""
-    return None if FINDING_CODES[code].within_others else FINDING_CODES[code].bottleneck_class
-
-
-def _told_by_trial(
-    facts: Facts, findings: Sequence[Finding], quality: Quality, measured: Sequence[tuple[str, float]]
-) -> Verdict | None:
-    """Return the class whose fix saved most in the run, where the trace tells too little; None without one.
+def _told_by_trial(facts: Facts, trials: Mapping[BottleneckClass, Price], quality: Quality) -> Verdict:
+    """Return the class whose fix saved most in the run, where the trace tells too little.
 
     A trial needs neither trace nor replay. That another class has more to save is not known then.
     """
-    titles = {finding.code: finding for finding in findings if not finding.note}
-    known = [(saves_ms, code) for code, saves_ms in measured if code in titles and _class_of(code)]
-    saves_ms, code = max(known, default=(0.0, ""))
-    group = _class_of(code) if code else None
-    if group is None:
-        return None
-    price = _Price(
-        bottleneck_class=group, finding=titles[code], cost_ms=saves_ms, bound=False, question=None, tried=True
-    )
+    first = max(trials.values(), key=lambda trial: trial.cost_ms)
     return Verdict(
-        bottleneck_class=group,
+        bottleneck_class=first.bottleneck_class,
         confidence="low",
-        headline=_headline(facts, price),
-        code=code,
+        headline=_headline(facts, first),
+        code=first.finding.code,
         reason=f"a fix for it was measured to help; {quality.reasons[0].in_list}",
         doubts=tuple(doubt.code for doubt in quality.reasons),
         remedy=quality.reasons[0].remedy,
     )
 
 
-def _compute(facts: Facts, quality: Quality, first: _Price | None, *, kernels_ms: float) -> Verdict:
+def _compute(facts: Facts, quality: Quality, first: Price | None, *, kernels_ms: float) -> Verdict:
     work_ms = facts.timeline.part_ms(*WORK_PARTS)
     share = _work_share(facts)
     top = max(
@@ -324,7 +213,7 @@ class _Case:
     """What the class is decided by: the causes beside the work, and the work."""
 
     facts: Facts
-    prices: Sequence[_Price]
+    prices: Sequence[Price]
     work: float
     """Share of the step."""
     kernels_ms: float
@@ -334,7 +223,7 @@ class _Case:
     measured_ms: Mapping[BottleneckClass, float] = field(default_factory=dict)
     """What the best fix of a class was measured to save."""
 
-    def fix_ms(self, group: BottleneckClass, first: _Price | None) -> float:
+    def fix_ms(self, group: BottleneckClass, first: Price | None) -> float:
         """Return what the best fix of a class saves.
 
         What holds the time of others, as a loop its waits and its dispatch, counts for the first of them,
@@ -350,7 +239,7 @@ class _Case:
                 best = max(best, min(saves_ms, most_ms))
         return best
 
-    def ordered(self, limits: _Limits) -> list[_Price]:
+    def ordered(self, limits: _Limits) -> list[Price]:
         """Return the causes by weight; of those that may be first the best known one comes first."""
         moved_ms = self._moved_ms(limits)
         shift = {BottleneckClass.HOST: -moved_ms, BottleneckClass.LAUNCH: moved_ms}
@@ -358,19 +247,19 @@ class _Case:
             replace(price, cost_ms=max(0.0, price.cost_ms + shift.get(price.bottleneck_class, 0.0)))
             for price in self.prices
         ]
-        prices.sort(key=lambda price: -price.rank(limits))
+        prices.sort(key=lambda price: -price.rank(limits.bound_weight))
         rivals = self.rivals(prices, limits)
         # What is named comes first only where it costs about as much as what it would stand before.
-        least = RIVAL_SHARE * max((each.weight(limits) for each in rivals), default=0.0)
-        rivals = [each for each in rivals if each.weight(limits) >= least]
+        least = RIVAL_SHARE * max((each.weight(limits.bound_weight) for each in rivals), default=0.0)
+        rivals = [each for each in rivals if each.weight(limits.bound_weight) >= least]
         return sorted(rivals, key=lambda price: price.vague) + [each for each in prices if each not in rivals]
 
-    def rivals(self, prices: Sequence[_Price], limits: _Limits) -> list[_Price]:
+    def rivals(self, prices: Sequence[Price], limits: _Limits) -> list[Price]:
         """Return the causes that save about as much as the one that saves most, within the noise."""
-        most = max((price.rank(limits) for price in prices), default=0.0)
+        most = max((price.rank(limits.bound_weight) for price in prices), default=0.0)
         # However large the noise, a class with less than half of the first price cannot be the first.
         least = max(most - _noise_ms(self.facts), RIVAL_SHARE * most)
-        return [price for price in prices if price.rank(limits) >= least]
+        return [price for price in prices if price.rank(limits.bound_weight) >= least]
 
     def _moved_ms(self, limits: _Limits) -> float:
         """Return the time that another limit for pauses makes dispatch and not Python of its own."""
@@ -391,7 +280,7 @@ class _Case:
         mostly = self.work > limits.mostly
         group = BottleneckClass.COMPUTE
         kernels_ms = max(self.kernels_ms, self.fix_ms(group, first), self.measured_ms.get(group, 0.0))
-        if first is not None and not (mostly and kernels_ms > first.rank(limits)):
+        if first is not None and not (mostly and kernels_ms > first.rank(limits.bound_weight)):
             share = first.cost_ms / self.facts.true_ms
             if share >= max(NEGLIGIBLE_SHARE, self._least(first, limits)):
                 return first.bottleneck_class
@@ -402,7 +291,7 @@ class _Case:
         least_ms = max(kernels_ms, limits.beside_work * self.facts.true_ms)
         return best if reached.get(best, 0.0) >= least_ms else BottleneckClass.COMPUTE
 
-    def _least(self, price: _Price, limits: _Limits) -> float:
+    def _least(self, price: Price, limits: _Limits) -> float:
         """Return the least share of the step at which a cause is the verdict."""
         if self.work <= limits.mostly:
             return 0.0
@@ -455,7 +344,7 @@ def decide(
     quality: Quality,
     *,
     fixes: Sequence[tuple[str, float]] = (),
-    measured: Sequence[tuple[str, float]] = (),
+    measured: Mapping[str, float] | None = None,
 ) -> Verdict:
     """Name the bottleneck class of one rank, or say why there is none.
 
@@ -464,19 +353,16 @@ def decide(
         findings: what was found.
         quality: of the capture.
         fixes: of each fix whose saving is known: the finding that it answers, and that saving in ms.
-        measured: the same of those that were tried in the run and helped.
+        measured: of each finding the best saving of its fixes that were tried in the run and helped, in ms.
     """
     if facts.true_ms <= 0:
         return _not_judged(quality)
-    measured_ms: dict[BottleneckClass, float] = {}
-    for code, saves_ms in measured:
-        if (group := _class_of(code)) is not None:
-            measured_ms[group] = max(saves_ms, measured_ms.get(group, 0.0))
-    prices = _prices(facts, findings, measured_ms)
+    trials = trials_of(findings, measured or {})
+    prices = with_trials(prices_of(facts, findings), trials)
     case = _Case(
         facts=facts,
         prices=[price for price in prices if price.bottleneck_class is not BottleneckClass.COMPUTE],
-        measured_ms=measured_ms,
+        measured_ms={group: trial.cost_ms for group, trial in trials.items()},
         work=_work_share(facts),
         kernels_ms=_kernel_price_ms(facts, findings),
         fixes=fixes,
@@ -493,7 +379,7 @@ def decide(
         and first.cost_ms > 0.5 * facts.true_ms
     )
     if quality.grade == "poor" and not told_by_baseline:
-        return _told_by_trial(facts, findings, quality, measured) or _not_judged(quality)
+        return _told_by_trial(facts, trials, quality) if trials else _not_judged(quality)
     decided = case.decided(limits)
     if decided is BottleneckClass.COMPUTE:
         return _lowered(_compute(facts, quality, first, kernels_ms=case.kernels_ms), case.close_call())
@@ -506,10 +392,11 @@ def decide(
         )
     first = next(price for price in prices if price.bottleneck_class is decided)
     also = [p.bottleneck_class for p in case.rivals(prices, limits) if p is not first]
-    first = _named_in_place_of(first, findings)
-    noise, most = _noise_ms(facts), max(price.rank(limits) for price in prices)
+    first = named_in_place_of(first, findings)
+    noise, most = _noise_ms(facts), max(price.rank(limits.bound_weight) for price in prices)
     work_ms = case.work * facts.true_ms
-    if facts.timeline.kind == "cpu" and abs(work_ms - most) < noise and work_ms >= RIVAL_SHARE * most:
+    rivals_work = abs(work_ms - most) < noise and work_ms >= RIVAL_SHARE * most
+    if facts.timeline.kind == "cpu" and rivals_work and not first.tried:
         also.append(BottleneckClass.COMPUTE)
     sure = _confidence(facts, quality, effect_ms=first.cost_ms, bound=first.bound)
     confidence, reason = sure.level, sure.reason
@@ -545,24 +432,34 @@ def _compute_cause(facts: Facts, findings: Sequence[Finding]) -> Cause | None:
     )
 
 
-def order_causes(facts: Facts, findings: Sequence[Finding], verdict: Verdict) -> tuple[Cause, ...]:
-    """List the classes by price; under a compute verdict the work itself comes first."""
+def order_causes(
+    facts: Facts,
+    findings: Sequence[Finding],
+    verdict: Verdict,
+    *,
+    measured: Mapping[str, float] | None = None,
+) -> tuple[Cause, ...]:
+    """List the classes by price; under a compute verdict the work itself comes first.
+
+    What was `measured` (as for `decide`) is the price of a class that has no other.
+    """
     if facts.true_ms <= 0:
         return ()
     causes: list[Cause] = []
-    prices = _prices(facts, findings)
+    prices = prices_of(facts, findings)
+    prices += without_price(prices, trials_of(findings, measured or {}))
     if verdict.bottleneck_class is BottleneckClass.COMPUTE:
         work = _compute_cause(facts, findings)
         if work is not None:
             causes.append(work)
             prices = [p for p in prices if p.bottleneck_class is not BottleneckClass.COMPUTE]
     prices = [
-        _named_in_place_of(p, findings) if p.bottleneck_class is verdict.bottleneck_class else p
+        named_in_place_of(p, findings) if p.bottleneck_class is verdict.bottleneck_class else p
         for p in prices
     ]
     # The verdict comes first; a bound never outranks it. The rest follow by cost.
     prices.sort(key=lambda p: (p.bottleneck_class is not verdict.bottleneck_class, -p.cost_ms))
-    before: _Price | None = None
+    before: Price | None = None
     for price in prices:
         after = None
         if before is not None and before.question is not None and price.question is not None:

@@ -86,6 +86,15 @@ def known_savings(suggestions: Sequence[Suggestion]) -> list[tuple[str, float]]:
     ]
 
 
+def measured_savings(suggestions: Sequence[Suggestion], true_ms: float | None) -> dict[str, float]:
+    """Return of each finding the best saving, in ms, of its fixes that were tried in the run and helped."""
+    found: dict[str, float] = {}
+    for s in suggestions:
+        if s.helps and not s.leaves_out:
+            found[s.finding] = max(found.get(s.finding, 0.0), brings_ms(s, true_ms))
+    return found
+
+
 def _is_worth_it(suggestion: Suggestion, worth_ms: float) -> bool:
     """Return whether a fix saves a share that matters; one that saves nothing answers no headline."""
     predicted, saves = suggestion.predicted_ms, suggestion.saves_ms

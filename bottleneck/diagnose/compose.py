@@ -34,11 +34,11 @@ from ..timeline.result import Timeline
 from ..timeline.steps.workload import read_workload
 from .all_ranks import Preview, Progress, read_job
 from .capture import capture_of, notes_of, outcome_of
-from .choice import best_pair, known_savings, verdicts_own_first
+from .choice import best_pair, known_savings, measured_savings, verdicts_own_first
 from .counted import counters_of
 from .ranks import critical, other_versions, summary_of
 from .reading import Reading
-from .trials import brings_ms, by_measurement, with_measured_pair
+from .trials import by_measurement, with_measured_pair
 
 
 def diagnose_paths(
@@ -100,13 +100,8 @@ def diagnose_paths(
     )
     others = applicable(matched, facts.context, what_ifs)
     tried = by_measurement(matched, reading.rank.tried, run, step.true_ms, others=others)
-    verdict = decide(
-        facts,
-        findings,
-        judge(facts),
-        fixes=known_savings(matched),
-        measured=[(s.finding, brings_ms(s, step.true_ms)) for s in tried if s.helps and not s.leaves_out],
-    )
+    measured = measured_savings(tried, step.true_ms)
+    verdict = decide(facts, findings, judge(facts), fixes=known_savings(matched), measured=measured)
     codes = {finding.code for finding in findings if not finding.note}
     suggestions = verdicts_own_first(tried, verdict, codes, step.true_ms)
     suggested = {s.fix for s in suggestions}
@@ -118,7 +113,7 @@ def diagnose_paths(
         verdict=verdict,
         step=step,
         budget=timeline.budget,
-        causes=order_causes(facts, findings, verdict),
+        causes=order_causes(facts, findings, verdict, measured=measured),
         findings=findings,
         suggestions=suggestions,
         applicable=tuple(s for s in others if s.fix not in suggested),

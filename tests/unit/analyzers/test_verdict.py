@@ -9,6 +9,7 @@ from torch_bottleneck.analyzers.capture import judge
 from torch_bottleneck.analyzers.verdict import decide, order_causes
 from torch_bottleneck.model.codes import BottleneckClass as C
 from torch_bottleneck.model.codes import Part, WhatIf
+from torch_bottleneck.model.finding import Finding
 from torch_bottleneck.model.run import CompileFacts, GraphBreak, LoopTime, Run, SiteTime, SourceSite
 from torch_bottleneck.model.view import CodeNode
 from torch_bottleneck.timeline.result import HostSpan
@@ -148,10 +149,10 @@ def test_a_poor_capture_gives_no_verdict_but_a_remedy(trouble):
 @pytest.mark.parametrize(
     ("measured", "told"),
     [
-        ([("BN101", 20.0)], C.INPUT),
-        ([("BN101", 20.0), ("BN601", 30.0)], C.INPUT),
-        ([("BN503", 20.0)], C.UNDETERMINED),
-        ([], C.UNDETERMINED),
+        ({"BN101": 20.0}, C.INPUT),
+        ({"BN101": 20.0, "BN601": 30.0}, C.INPUT),
+        ({"BN503": 20.0}, C.UNDETERMINED),
+        ({}, C.UNDETERMINED),
     ],
     ids=["it helped", "one of nothing found", "within others", "nothing tried"],
 )
@@ -377,10 +378,10 @@ def test_of_rivals_an_estimate_comes_before_a_bound():
 @pytest.mark.parametrize(
     ("measured", "expected"),
     [
-        ([], C.LAUNCH),
-        ([("BN202", 30.0)], C.ALLOCATOR),
-        ([("BN202", 17.0)], C.LAUNCH),
-        ([("BN904", 60.0)], C.LAUNCH),
+        ({}, C.LAUNCH),
+        ({"BN201": 30.0}, C.ALLOCATOR),
+        ({"BN201": 17.0}, C.LAUNCH),
+        ({"BN904": 60.0}, C.LAUNCH),
     ],
 )
 def test_a_gain_that_was_measured_comes_before_a_bound_that_counts_for_less(measured, expected):
@@ -393,6 +394,19 @@ def test_a_gain_that_was_measured_comes_before_a_bound_that_counts_for_less(meas
     assert verdict.bottleneck_class is expected
     # What is told is what was compared, not the price that the finding has.
     assert verdict.headline.endswith(" trial 30 % of 100.0 ms)") is (expected is C.ALLOCATOR)
+
+
+@pytest.mark.parametrize(("saves_ms", "expected"), [(80.0, C.HOST), (20.0, C.COMPUTE), (0.0, C.COMPUTE)])
+def test_a_cause_without_a_price_has_that_of_the_trial_which_removed_it(saves_ms, expected):
+    """Threads that wait for one another, in operators: no replay can tell what the step takes without."""
+    known = facts("cpu", parts={Part.OTHER_MATH: 98.0})
+    threads = Finding(code="BN903", title="Threads compete", bottleneck_class=C.HOST)
+    findings, measured = (*find_all(known), threads), {"BN903": saves_ms}
+    verdict = decide(known, findings, judge(known), measured=measured)
+    assert verdict.bottleneck_class is expected
+    causes = order_causes(known, findings, verdict, measured=measured)
+    assert [cause.cost_ms for cause in causes if cause.code == "BN903"] == ([saves_ms] if saves_ms else [])
+    assert causes[0].bottleneck_class is expected
 
 
 def test_what_costs_much_less_does_not_stand_for_dispatch_that_no_known_fix_takes_away():
