@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from torch_bottleneck.harness import torch_private
+from torch_bottleneck.harness.trials.patches import equivalents
 from torch_bottleneck.harness.ways import timing, watch
 from torch_bottleneck.harness.ways.timing import Timed, Took
 from torch_bottleneck.harness.ways.way import Instead
@@ -51,4 +52,5 @@ def _half(instead: Instead) -> Timed | None:
 @pytest.fixture
 def each_way_takes_half(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is faster on this machine, and how surely, is not asked here."""
-    monkeypatch.setattr(watch, "timed", _half)
+    for module in (watch, equivalents):
+        monkeypatch.setattr(module, "timed", _half)

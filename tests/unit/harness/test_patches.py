@@ -20,12 +20,14 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from torch_bottleneck.catalog.registry import FIXES, OWN, by_id
 from torch_bottleneck.harness import torch_private
-from torch_bottleneck.harness.trials.patches import PATCHES, make_patches
+from torch_bottleneck.harness.trials.patches import PATCHES, equivalents, make_patches
 from torch_bottleneck.harness.trials.patches.base import NotSwitchable, Patch, Program
 from torch_bottleneck.harness.trials.patches.compilation import repeated_blocks
 from torch_bottleneck.harness.trials.patches.copies import _without_blocking
 from torch_bottleneck.model.verify import Wish
 from torch_bottleneck.runs import environment as patch_environment
+
+pytestmark = pytest.mark.usefixtures("each_way_takes_half")
 
 REPLACED: tuple[tuple[Any, str], ...] = (
     (DataLoader, "__init__"),
@@ -1289,6 +1291,20 @@ def test_similarities_of_all_pairs_are_those_of_torch(
     patch = put_in("FX337")
     torch.testing.assert_close(both(), theirs)
     assert patch.check().evidence == "one product for all pairs in 2 calls"
+
+
+def test_where_no_other_way_is_faster_a_call_stays_as_it_is(
+    put_in: Callable[..., Patch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An upsampling has another way, too, beside the convolution that the fix was found for."""
+    patch = put_in("FX359")
+    half = equivalents.timed
+    monkeypatch.setattr(equivalents, "timed", lambda _: None)
+    F.interpolate(torch.randn(1, 1, 4, 4), scale_factor=2)
+    assert patch.count == 0
+    monkeypatch.setattr(equivalents, "timed", half)
+    F.interpolate(torch.randn(1, 1, 5, 5), scale_factor=2)
+    assert patch.count == 1
 
 
 def test_similarities_of_rows_are_left_to_torch(put_in: Callable[..., Patch]) -> None:

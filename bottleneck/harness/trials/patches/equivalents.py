@@ -182,11 +182,10 @@ class ByWay(Patch):
         return None
 
     def _chosen(self, instead: Instead) -> int | None:
-        # Which of several; whether one is faster, the step tells.
+        # In other calls of the same functions none may be faster; the step is to tell of those that gain.
         with saved_as_usual():
-            took = timed(instead) if len(instead.others) > 1 else None
-            which = 0 if len(instead.others) == 1 else took.way if took is not None else None
-            return which if which is not None and stands_in(instead, which) else None
+            took = timed(instead)
+            return took.way if took is not None and stands_in(instead, took.way) else None
 
     _busy = False
 
