@@ -1299,9 +1299,11 @@ def test_where_no_other_way_is_faster_a_call_stays_as_it_is(
     """An upsampling has another way, too, beside the convolution that the fix was found for."""
     patch = put_in("FX359")
     half = equivalents.timed
-    monkeypatch.setattr(equivalents, "timed", lambda _: None)
-    F.interpolate(torch.randn(1, 1, 4, 4), scale_factor=2)
-    assert patch.count == 0
+    asked: list[int] = []
+    monkeypatch.setattr(equivalents, "timed", lambda instead: asked.append(len(instead.others)))
+    for rows in (1, 3):
+        F.interpolate(torch.randn(rows, 1, 4, 4), scale_factor=2)
+    assert (patch.count, asked) == (0, [1]), "of how many rows is not asked"
     monkeypatch.setattr(equivalents, "timed", half)
     F.interpolate(torch.randn(1, 1, 5, 5), scale_factor=2)
     assert patch.count == 1

@@ -133,7 +133,8 @@ class ByWay(Patch):
             way for ways in WAYS.values() for way in ways if way.callee == self.callee and way.stands_in
         }
         self._which: dict[Hashable, int | None] = {}
-        """By way, function and sizes: which of the other ways; None for the call itself."""
+        """By way, function and sizes but the first, that of the batch: which of the other ways; None for the call
+        itself. Where each step has another number of rows, none would be like the one that is timed."""
         self._given: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         """What calls were given, with its version."""
         for name in sorted({name for way in self._ways for name in way.functions if name[-1] != "_"}):
@@ -163,7 +164,7 @@ class ByWay(Patch):
         return bool(before == x._version)
 
     def _found_way(self, ways: list[Way], call: Call) -> Callable[[], Any] | None:
-        sizes = (call.name, *((each.shape, each.stride(), each.dtype) for each in call.tensors()))
+        sizes = (call.name, *((each.shape[1:], each.stride(), each.dtype) for each in call.tensors()))
         for way in ways:
             if (which := self._which.get((way, sizes), _UNKNOWN)) is None:
                 continue
