@@ -958,4 +958,17 @@ EXPLAINED: dict[str, str] = {
         "Steps grow: in the measured window they take 14.4 ms, in the whole run 19.7. What hooks take in "
         "Python lies between operators and counts as dispatch; FX530 has its price: 9.2 ms, 9.1 measured."
     ),
+    "RR02": (
+        "Where the number of pictures changes, the trial checked each anew within its own time, and "
+        "upsamplings were made another way, too, slower or not. Since: tried 1.42x, 1.44x measured."
+    ),
+    "RR05": "The cure keeps one table and one cut per sample, which take time: at best.",
+    "RR07": (
+        "At best: stored vectors must be looked up. When its author ran it, the cure left 59 % of the step; "
+        "54 % were predicted."
+    ),
+    "RR08": (
+        "The step does wait 2.1 of 24 ms for the hand-over of batches that are made; without workers it was "
+        "1.10x as fast. The thread's cure has nothing to do with it, and gains nothing."
+    ),
 }

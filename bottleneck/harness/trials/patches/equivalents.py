@@ -133,8 +133,8 @@ class ByWay(Patch):
             way for ways in WAYS.values() for way in ways if way.callee == self.callee and way.stands_in
         }
         self._which: dict[Hashable, int | None] = {}
-        """By way, function and sizes but the first, that of the batch: which of the other ways; None for the call
-        itself. Where each step has another number of rows, none would be like the one that is timed."""
+        """By way, function and sizes: which of the other ways; None for the call itself. The first size, that
+        of the batch, is no part of it: where it changes from step to step, each would be timed anew."""
         self._given: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         """What calls were given, with its version."""
         for name in sorted({name for way in self._ways for name in way.functions if name[-1] != "_"}):
