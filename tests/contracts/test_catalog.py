@@ -380,7 +380,9 @@ INPUTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "FX514": lambda _: {"p": torch.rand(4, 3), "y": torch.tensor([0, 2, 1, 1])},
     "FX531": lambda _: {"device": "cpu", "Net": lambda: torch.nn.Linear(8, 2)},
     "FX532": lambda _: {
-        "words": ["a", "b"], "numbers": {"a": 1, "b": 0}, "m": 0.9,
+        "words": ["a", "b"],
+        "numbers": {"a": 1, "b": 0},
+        "m": 0.9,
         **{name: list(torch.nn.Linear(8, 2).parameters()) for name in ("averages", "weights")},
     },
     "FX528": lambda _: {
