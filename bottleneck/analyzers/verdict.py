@@ -244,7 +244,9 @@ class _Case:
         moved_ms = self._moved_ms(limits)
         shift = {BottleneckClass.HOST: -moved_ms, BottleneckClass.LAUNCH: moved_ms}
         prices = [
-            replace(price, cost_ms=max(0.0, price.cost_ms + shift.get(price.bottleneck_class, 0.0)))
+            price
+            if price.tried
+            else replace(price, cost_ms=max(0.0, price.cost_ms + shift.get(price.bottleneck_class, 0.0)))
             for price in self.prices
         ]
         prices.sort(key=lambda price: -price.rank(limits.bound_weight))

@@ -24,13 +24,14 @@ from .gpu.reading import gpu_reader
 from .lanes.alone import undisturbed
 from .lanes.ask import Asker
 from .lanes.budget import step_budget
+from .lanes.labels import Work
 from .lanes.own_work import own_work
 from .lanes.questions import collectives_left, not_in_force_questions, shared_questions, without_fetching
 from .lanes.reader import Priced, Reader
 from .lanes.replay import Edit
 from .result import Timeline
 from .steps.facts import Facts, on_gpu
-from .steps.supply import made_ahead, supply_answers, workers_needed
+from .steps.supply import made_ahead, supply_answers, training_loader, workers_needed
 from .steps.traced import Steps
 from .trace.dialect import DEVICE_KINDS
 from .trace.table import Trace
@@ -112,11 +113,13 @@ def _read(reader: Reader) -> Timeline:
     )
     described = reader.describe(timeline, priced)
     ready = described.what_ifs.get(WhatIf.INPUT_READY)
-    if facts.supply is not None or ready is None:
+    if training_loader(facts.loaders) is not None or ready is None:
         return described
+    made = (program.work * reader.base.factors())[:, [Work.INPUT, Work.BATCH_OPERATORS]]
+    host_ms = program.per_step_ns(made) / 1e6 * scale
     call = facts.input_call.call if facts.input_call is not None else ""
     own_input: dict[QuestionKey, WhatIfResult] = {
         WhatIf.INPUT_READY: msgspec.structs.replace(ready, call=call),
-        WhatIf.INPUT_AHEAD: made_ahead(ready, true_ms=facts.true_ms),
+        WhatIf.INPUT_AHEAD: made_ahead(ready, host_ms=host_ms, true_ms=facts.true_ms),
     }
     return replace(described, what_ifs={**described.what_ifs, **own_input})

@@ -282,8 +282,12 @@ class _Reader:
             items = [each for each in (value if isinstance(value, list) else [value]) if each is not None]
             if items and isinstance(items[0], ast.stmt):
                 ways.append(self._way(items))
-            else:
-                self._take(item for item in items if isinstance(item, ast.AST))
+                continue
+            for item in items:
+                if isinstance(item, (ast.ExceptHandler, ast.match_case)):
+                    self._way(item.body)
+                elif isinstance(item, ast.AST):
+                    self._take([item])
         if ways and isinstance(node, (ast.With, ast.AsyncWith)):
             self._sure = ways[0]
         elif len(ways) > 1 and isinstance(node, ast.If):

@@ -13,6 +13,7 @@ one update. Pure Python, no torch: one event costs well under a microsecond.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Literal
 
 UPDATES_TO_LEARN = 3
@@ -43,13 +44,16 @@ class Parts:
 
     Programs that fit one picture, task or fold after the other build an optimizer for each. A part is the
     place that builds it and how many were built there since one from there has stepped, so that those of an
-    ensemble, built by one line, stay apart.
+    ensemble, built by one line, stay apart. One that steps again after another took its part has kept it.
     """
 
     def __init__(self) -> None:
         self._parts: dict[tuple[object, int], int] = {}
         self._of: dict[int, tuple[object, int]] = {}
         self._waiting: dict[object, int] = {}
+        self._now: dict[tuple[object, int], int] = {}
+        self._before: defaultdict[tuple[object, int], set[int]] = defaultdict(set)
+        """Who plays a part, and who did before."""
 
     @property
     def known(self) -> bool:
@@ -58,6 +62,8 @@ class Parts:
 
     def built(self, key: int, place: object) -> None:
         """The optimizer of identity `key` has been built by a line of the program."""
+        if key in self._of:  # of one that is gone
+            self._before[self._of[key]].discard(key)
         number = self._waiting.get(place, 0)
         self._waiting[place] = number + 1
         self._of[key] = place, number
@@ -68,6 +74,13 @@ class Parts:
         if part is None:
             return key
         self._waiting[part[0]] = 0
+        now = self._now.setdefault(part, key)
+        if key in self._before[part]:
+            del self._of[key]
+            return key
+        if now != key:
+            self._before[part].add(now)
+            self._now[part] = key
         return self._parts.setdefault(part, -1 - len(self._parts))
 
 

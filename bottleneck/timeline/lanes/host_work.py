@@ -260,8 +260,8 @@ def _computing(trace: Trace, rows: NDArray[np.bool_]) -> tuple[list[tuple[int, i
     """Return the stretches of operators that work on data and call the device nowhere: on the host, that is.
 
     First those of one operator: random numbers or a sort of a tensor that lies there. Then those of many
-    small ones between two device calls: a loop that fills a tensor entry by entry. On the device each would
-    launch a kernel.
+    small ones one after the other, with no more than dispatch between them: a loop that fills a tensor entry
+    by entry. On the device each would launch a kernel.
     """
     calls = trace.rows(*HOST_CALL_KINDS, among=rows)
     moments = np.sort(trace.ts_ns[calls])
@@ -271,13 +271,15 @@ def _computing(trace: Trace, rows: NDArray[np.bool_]) -> tuple[list[tuple[int, i
     if not len(start):
         return [], []
     alone = end - start > _SHORTEST_NS
-    _, first, gap = np.unique(intervals.before(moments, start), return_index=True, return_inverse=True)
-    many = np.bincount(gap, weights=np.where(alone, 0, end - start)) > _SHORTEST_NS
+    long = list(zip(start[alone].tolist(), end[alone].tolist(), strict=True))
+    start, end = start[~alone], end[~alone]
+    between = intervals.before(moments, start)
+    new = np.ones(len(start), dtype=bool)
+    new[1:] = (between[1:] > between[:-1]) | (start[1:] - end[:-1] > PYTHON_GAP_NS)
+    first = np.flatnonzero(new)
     last = np.append(first[1:], len(start)) - 1
-    return (
-        list(zip(start[alone].tolist(), end[alone].tolist(), strict=True)),
-        list(zip(start[first[many]].tolist(), end[last[many]].tolist(), strict=True)),
-    )
+    many = np.bincount(new.cumsum() - 1, weights=end - start) > _SHORTEST_NS
+    return long, list(zip(start[first[many]].tolist(), end[last[many]].tolist(), strict=True))
 
 
 def _around(trace: Trace, rows: NDArray[np.bool_], compiles: NDArray[np.intp]) -> list[tuple[int, int]]:

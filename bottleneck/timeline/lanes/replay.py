@@ -4,8 +4,8 @@ In: a `Program` and an `Edit`. Out: a `Schedule`: when each host event and each 
 would have happened.
 
     host  += own work * factor of its category
-    start  = max(host + launch latency, end of the work before on the stream, end of what it waits for),
-             of the first on a stream: no earlier than work from before the window ended
+    start  = max(host + launch latency + delay, end of the work before on the stream, end of what it waits
+             for) + what holds it up; of the first on a stream: not before work from before the window ended
     end    = start + duration
     a wait: host = max(host, end of what it waits for)
     the host runs at most QUEUE_DEPTH launches ahead

@@ -247,18 +247,19 @@ def supply_answers(
     return {answer.question: answer for answer in (*answers, *parts)}
 
 
-def made_ahead(ready: WhatIfResult, *, true_ms: float) -> WhatIfResult:
+def made_ahead(ready: WhatIfResult, *, host_ms: float, true_ms: float) -> WhatIfResult:
     """Ask a step that makes its own batch for the one in which one other thread makes the next meanwhile.
 
-    `ready` is the step for which each batch is there at once; what it saves is what making one takes. The
-    longer of the two remains.
+    `ready` is the step for which each batch is there at once. Making one takes what that saves, or `host_ms`,
+    the host's own work on it, where the device hides some of it. The longer of making and the rest remains.
     """
-    step_ms = max(ready.step_ms, ready.saves_ms)
+    making_ms = max(ready.saves_ms, host_ms)
+    step_ms = min(max(ready.step_ms, making_ms), true_ms)
     return WhatIfResult(
         question=WhatIf.INPUT_AHEAD,
         step_ms=step_ms,
         saves_ms=true_ms - step_ms,
-        basis=f"{ms(ready.saves_ms)} to make a batch in one other thread, at the same time as "
+        basis=f"{ms(making_ms)} to make a batch in one other thread, at the same time as "
         f"{ms(ready.step_ms)} of everything else",
         bound=True,
     )

@@ -24,6 +24,7 @@ from torch_bottleneck.harness.trials.patches import PATCHES, equivalents, make_p
 from torch_bottleneck.harness.trials.patches.base import NotSwitchable, Patch, Program
 from torch_bottleneck.harness.trials.patches.compilation import repeated_blocks
 from torch_bottleneck.harness.trials.patches.copies import _without_blocking
+from torch_bottleneck.harness.ways.timing import Timed, Took
 from torch_bottleneck.model.verify import Wish
 from torch_bottleneck.runs import environment as patch_environment
 
@@ -1301,12 +1302,34 @@ def test_where_no_other_way_is_faster_a_call_stays_as_it_is(
     half = equivalents.timed
     asked: list[int] = []
     monkeypatch.setattr(equivalents, "timed", lambda instead: asked.append(len(instead.others)))
-    for rows in (1, 3):
+    for rows in (4, 7, 6):
         F.interpolate(torch.randn(rows, 1, 4, 4), scale_factor=2)
-    assert (patch.count, asked) == (0, [1]), "of how many rows is not asked"
+    assert (patch.count, asked) == (0, [1]), "as many rows, nearly"
+    F.interpolate(torch.randn(99, 1, 4, 4), scale_factor=2)
+    assert asked == [1, 1]
+    for size in range(5, 30):
+        F.interpolate(torch.randn(1, 1, 4, size), scale_factor=2)
+    assert (patch.count, len(asked)) == (0, 8), "not each of many sizes is timed"
     monkeypatch.setattr(equivalents, "timed", half)
+    patch = put_in("FX359")
     F.interpolate(torch.randn(1, 1, 5, 5), scale_factor=2)
     assert patch.count == 1
+
+
+def test_a_way_that_a_call_of_another_size_does_not_have_is_not_taken(
+    put_in: Callable[..., Patch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took = Took(1, 1, 1)
+    monkeypatch.setattr(
+        equivalents, "timed", lambda instead: Timed(took, took, len(instead.others) - 1, instead.calls)
+    )
+    x = torch.randn(64, 64)
+    calls = [*(x[:, :width] for width in range(20, 30)), x[:1, :31]]
+    theirs = [each.sort(0).values for each in calls]
+    patch = put_in("FX355")
+    for each, expected in zip(calls, theirs, strict=True):
+        assert torch.equal(each.sort(0).values, expected)
+    assert patch.count >= len(calls) - 1
 
 
 def test_similarities_of_rows_are_left_to_torch(put_in: Callable[..., Patch]) -> None:

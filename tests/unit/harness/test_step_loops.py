@@ -240,8 +240,21 @@ def test_a_round_needs_the_one_before_where_a_value_is_made_from_its_last(body, 
         (("with autocast():", "    state = start(item)"), False),
         (("for row in item:", "    state = start(row)"), True),
         (("if item.first:", "    state = start(item)", "    state = 2 * state", "state = 0"), False),
+        (("try: check(item)", "except ValueError: state = start(item)"), True),
+        (("match item.kind:", "    case 0: state = start(item)"), True),
+        (("with first(item) as state, second(state) as state: pass",), False),
     ],
-    ids=["some", "either way", "two of three", "in a context", "perhaps no row", "within its branch"],
+    ids=[
+        "some",
+        "either way",
+        "two of three",
+        "in a context",
+        "perhaps no row",
+        "within its branch",
+        "after an error",
+        "in one case",
+        "by a context",
+    ],
 )
 def test_a_value_that_only_some_rounds_begin_anew_is_carried(begins, carried):
     lines = [

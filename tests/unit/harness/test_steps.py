@@ -158,6 +158,42 @@ def test_optimizers_of_an_ensemble_stay_apart_when_all_are_built_anew(members: i
     assert sum(cuts[-8 * members :]) == 8
 
 
+@pytest.mark.parametrize("members", [2, 3])
+def test_optimizers_that_all_step_on_keep_their_parts_though_each_stepped_before_the_next_was_built(
+    members: int,
+) -> None:
+    """A helper builds each; the first is trained alone for a while."""
+    rule = StepRule()
+    cuts = []
+
+    def update(key: int) -> None:
+        cuts.append(rule.forward())
+        rule.backward()
+        rule.backward_begin()
+        rule.backward_end()
+        rule.optimizer_begin()
+        rule.optimizer_end(key)
+
+    for key in range(members):
+        rule.optimizers.built(key, "helper.py:3")
+        for _ in range(4):
+            update(key)
+    for _ in range(20):
+        for key in range(members):
+            update(key)
+    assert rule.period == members
+    assert sum(cuts[-10 * members :]) == 10
+
+
+def test_an_optimizer_with_the_identity_of_one_that_is_gone_takes_its_own_part() -> None:
+    rule = StepRule()
+    parts = []
+    for key in (1, 2, 1, 2):
+        rule.optimizers.built(key, "train.py:7")
+        parts += [rule.optimizers.of(key), rule.optimizers.of(key)]
+    assert set(parts) == {-1}
+
+
 def test_closures_run_inside_the_optimizer_and_never_cut() -> None:
     rule = StepRule()
     cuts = []

@@ -233,6 +233,17 @@ def test_the_replay_reproduces_what_was_observed(host: float, device: float) -> 
     assert replay.run().step_ns == pytest.approx(observed_step_ns(program), rel=0.01)
 
 
+def test_few_operators_on_data_with_other_work_between_them_are_no_loop() -> None:
+    writer = TraceWriter()
+    writer.launch(0, 5, start=10, length=20)
+    for at in (20, 2_100):
+        writer.row("aten::copy_", "cpu_op", at, 60)
+    for k in range(200):
+        writer.row("aten::select", "cpu_op", 90 + 10 * k, 8)
+    writer.launch(2_200, 5, start=2_210, length=20)
+    assert program_of(writer, [0, 2_300]).work[:, Work.HOST].sum() == 0
+
+
 @pytest.mark.parametrize("host", [10.0, 40.0], ids=["far ahead", "close"])
 def test_what_holds_a_kernel_up_behind_other_work_is_not_lost(host: float) -> None:
     """A kernel starts 60 us after the one before it ends, on its own stream: no launch explains that."""

@@ -61,13 +61,17 @@ def test_workers_that_wait_share_no_cores_with_the_training(
     assert (more.step_ms, more.bound) == (pytest.approx(step_ms), bound)
 
 
-@pytest.mark.parametrize(("making_ms", "step_ms"), [(30.0, 70.0), (70.0, 70.0), (90.0, 90.0)])
+@pytest.mark.parametrize(
+    ("ready_ms", "host_ms", "step_ms"),
+    [(70.0, 30.0, 70.0), (10.0, 60.0, 90.0), (75.0, 80.0, 80.0), (99.0, 120.0, 100.0)],
+    ids=["training", "making", "partly hidden by the device", "no longer than it is"],
+)
 def test_made_ahead_in_one_other_thread_the_longer_of_making_and_training_remains(
-    making_ms: float, step_ms: float
+    ready_ms: float, host_ms: float, step_ms: float
 ) -> None:
     ready = WhatIfResult(
-        question=WhatIf.INPUT_READY, step_ms=100.0 - making_ms, saves_ms=making_ms, basis="", bound=False
+        question=WhatIf.INPUT_READY, step_ms=ready_ms, saves_ms=100.0 - ready_ms, basis="", bound=False
     )
-    ahead = made_ahead(ready, true_ms=100.0)
+    ahead = made_ahead(ready, host_ms=host_ms, true_ms=100.0)
     assert (ahead.step_ms, ahead.saves_ms) == (pytest.approx(step_ms), pytest.approx(100.0 - step_ms))
     assert ahead.bound, "the threads share Python's lock"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, ClassVar
 
@@ -115,6 +116,8 @@ class KeptAsCsr(OtherWay):
 
 _UNKNOWN = -1
 """Which of the other ways is faster, before one was tried."""
+_SIZES_TIMED = 8
+"""Calls of more sizes than this go the way that most of these do: timing each would be the trial."""
 
 
 class ByWay(Patch):
@@ -133,8 +136,10 @@ class ByWay(Patch):
             way for ways in WAYS.values() for way in ways if way.callee == self.callee and way.stands_in
         }
         self._which: dict[Hashable, int | None] = {}
-        """By way, function and sizes: which of the other ways; None for the call itself. The first size, that
-        of the batch, is no part of it: where it changes from step to step, each would be timed anew."""
+        """By way, function and sizes: which of the other ways; None for the call itself. The first size may
+        change from step to step, and counts by its power of two: each would be timed anew."""
+        self._said: defaultdict[Way, list[int | None]] = defaultdict(list)
+        """By way: the same of each size that was timed."""
         self._given: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         """What calls were given, with its version."""
         for name in sorted({name for way in self._ways for name in way.functions if name[-1] != "_"}):
@@ -164,9 +169,21 @@ class ByWay(Patch):
         return bool(before == x._version)
 
     def _found_way(self, ways: list[Way], call: Call) -> Callable[[], Any] | None:
-        sizes = (call.name, *((each.shape[1:], each.stride(), each.dtype) for each in call.tensors()))
+        sizes = (
+            call.name,
+            *((each.shape[1:], *map(int.bit_length, each.shape[:1])) for each in call.tensors()),
+            *((each.stride(), each.dtype) for each in call.tensors()),
+            *(
+                each
+                for each in (*call.args[1:], *call.kwargs.values())
+                if isinstance(each, (int, float, str))
+            ),
+        )
         for way in ways:
-            if (which := self._which.get((way, sizes), _UNKNOWN)) is None:
+            which = self._which.get((way, sizes), _UNKNOWN)
+            if which == _UNKNOWN and len(self._said[way]) >= _SIZES_TIMED:
+                which = max(self._said[way], key=self._said[way].count)
+            if which is None:
                 continue
             try:
                 with warnings.catch_warnings() if which == _UNKNOWN else contextlib.nullcontext():
@@ -175,10 +192,11 @@ class ByWay(Patch):
                     instead = way.instead(call, lambda _: None)
                     if instead is not None and which == _UNKNOWN:
                         which = self._which[way, sizes] = self._chosen(instead)
+                        self._said[way].append(which)
             except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError):
                 self._which[way, sizes] = None  # given in another form than ways know
                 continue
-            if instead is not None and which is not None:
+            if instead is not None and which is not None and which < len(instead.others):
                 return functools.partial(instead.others[which], *instead.inputs)
         return None
 
