@@ -171,8 +171,7 @@ class ByWay(Patch):
     def _found_way(self, ways: list[Way], call: Call) -> Callable[[], Any] | None:
         sizes = (
             call.name,
-            *((each.shape[1:], *map(int.bit_length, each.shape[:1])) for each in call.tensors()),
-            *((each.stride(), each.dtype) for each in call.tensors()),
+            *map(_like, call.tensors()),
             *(
                 each
                 for each in (*call.args[1:], *call.kwargs.values())
@@ -207,6 +206,11 @@ class ByWay(Patch):
             return took.way if took is not None and stands_in(instead, took.way) else None
 
     _busy = False
+
+
+def _like(x: torch.Tensor) -> tuple[Hashable, ...]:
+    """Return what tensors share for which the same way is the faster one."""
+    return (len(x).bit_length() if x.dim() else 0, x.shape[1:], x.stride(), x.dtype)
 
 
 _HOLDERS = {"linalg": torch.linalg, "fft": torch.fft, "special": torch.special}
