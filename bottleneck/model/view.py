@@ -7,13 +7,13 @@ a timeline of one step, thinned by a rule that the lane itself states.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
 
 from .codes import Part
-from .run import LoopTime, SourceSite
+from .run import SourceSite
 
 NO_PART = -1
 """`Span.part` of what is no line of the budget: a phase label, an operator around others, a launch."""
@@ -112,6 +112,8 @@ class CodeNode(msgspec.Struct, frozen=True, kw_only=True):
     that runs without gradients."""
     leaves_out: str = ""
     """`file:name` of a function of the user's that does all of it, if nobody takes its value; else empty."""
+    in_rounds: bool = False
+    """It is what the rounds of a loop of the user's run, of one that does not hold the training."""
     children: tuple[CodeNode, ...] = ()
     """The longest first; without those below 1 % of the step."""
 
@@ -126,15 +128,12 @@ class CodeNode(msgspec.Struct, frozen=True, kw_only=True):
         for child in self.children:
             yield from child.walk()
 
-    def looped_ms(self, loops: Sequence[LoopTime]) -> float:
+    def looped_ms(self) -> float:
         """Return the time of the user's own Python and of operators in the rounds of loops, ms per step.
 
         What a library does in a round, as writing a file, is not counted.
         """
-        rounds = [(loop.site.file, *loop.rounds) for loop in loops]
-        if any(self.file == file and first <= self.line <= last for file, first, last in rounds):
-            return self.own_ms()
-        return sum(child.looped_ms(loops) for child in self.children)
+        return self.own_ms() if self.in_rounds else sum(child.looped_ms() for child in self.children)
 
     def own_ms(self) -> float:
         """Return the time of it that no function of a library takes but torch's operators, ms per step."""

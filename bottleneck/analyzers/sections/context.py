@@ -273,7 +273,7 @@ def build_context(
     if timeline.extras:
         most = timeline.extras[0]
         out["host.leaves_out"] = most.leaves_out or None
-        looped_ms = most.looped_ms(run.loops) if run is not None else 0.0
+        looped_ms = most.looped_ms()
         out["host.extra_loop"] = looped_ms > 0 and looped_ms >= NEARLY_ALL * most.ms
     for key, question in _STEPS_WITH.items():
         answer = timeline.what_ifs.get(question)

@@ -305,5 +305,6 @@ def _made(
         call=named.call,
         callee="evaluation" if priced.evaluates else named.callee,
         leaves_out=":".join(priced.leaves_out or ()) if priced.role == "extra" else "",
+        in_rounds=priced.is_loop,
         children=children,
     )

@@ -36,6 +36,7 @@ _TRAINING_ROLES: frozenset[Role] = frozenset({"forward", "backward", "update"})
 _MODEL = {"forward", "backward", "evaluation"}
 """Phases in which a model runs."""
 
+_LOOP = "loop"
 _Key = tuple[str, int, str, str]
 
 LOADER = "torch.utils.data."
@@ -56,6 +57,8 @@ class Branch:
     calls: dict[tuple[str, str], float] = field(default_factory=dict)
     """Time by call and what it calls, as the source and the stack name them."""
     children: dict[_Key, Branch] = field(default_factory=dict)
+    is_loop: bool = False
+    """Its rounds, none of which holds the training itself."""
 
     @property
     def total_ms(self) -> float:
@@ -153,7 +156,7 @@ class Branch:
         """Return the same as extra work, of which nothing goes on to the backward."""
         children = {key: child.as_extra() for key, child in self.children.items()}
         ms: dict[tuple[str, Role], float] = {(phase, "extra"): ms for phase, ms in self.by_phase.items()}
-        return Branch(self.frame, ms, self.samples, self.calls, children)
+        return Branch(self.frame, ms, self.samples, self.calls, children, self.is_loop)
 
     def branches(self) -> list[Branch]:
         """Return what is below it, the longest first."""
@@ -491,7 +494,7 @@ def _grow(samples: Sequence[_Sample], paths: Sequence[Sequence[tuple[_Key, Stack
 def _along(root: Branch, path: Sequence[tuple[_Key, StackFrame]]) -> list[Branch]:
     branches = [root]
     for key, frame in path:
-        branches.append(branches[-1].children.setdefault(key, Branch(frame)))
+        branches.append(branches[-1].children.setdefault(key, Branch(frame, is_loop=key[3] == _LOOP)))
     return branches
 
 
@@ -587,7 +590,7 @@ def _keys(chain: Chain, depth: int, anchors: Sequence[Chain]) -> Iterator[tuple[
         same = [a for a in same if (a.file, a.function) == (frame.file, frame.function)]
         loop = _loop(frame, same)
         if loop is not None:
-            yield (frame.file, loop, frame.function, "loop"), frame
+            yield (frame.file, loop, frame.function, _LOOP), frame
         yield (frame.file, frame.line, frame.function, ""), frame
 
 

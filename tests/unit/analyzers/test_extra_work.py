@@ -18,7 +18,6 @@ from torch_bottleneck.analyzers.sections.context import build_context
 from torch_bottleneck.catalog.match import match
 from torch_bottleneck.harness.lines.calls import call_at
 from torch_bottleneck.model.codes import Part, WhatIf
-from torch_bottleneck.model.run import LoopTime, Run, SourceSite
 from torch_bottleneck.model.view import CodeNode, Role
 from torch_bottleneck.timeline.result import HostSpan
 
@@ -58,30 +57,32 @@ def test_the_line_is_the_deepest_that_takes_nearly_all(
     assert ("write_text()" in found.title) == (work is WRITES)
 
 
-def loop(first: int, last: int) -> LoopTime:
-    return LoopTime(site=SourceSite(file="/me/train.py", line=first, function="average"), last_line=last)
+def in_rounds(work: CodeNode, lines: set[int]) -> CodeNode:
+    """Return the work with these lines in the rounds of loops."""
+    children = tuple(in_rounds(child, lines) for child in work.children)
+    return msgspec.structs.replace(work, children=children, in_rounds=work.line in lines)
 
 
 @pytest.mark.parametrize(
-    ("work", "loops", "is_loop"),
+    ("work", "lines", "is_loop"),
     [
-        (LOOPS, [loop(59, 60)], True),
-        (LOOPS, [loop(59, 59)], False),
-        (LOOPS, [], False),
-        (WRITES, [loop(59, 60)], False),
-        (SCATTERS, [loop(59, 60)], False),
-        (SCATTERS, [loop(59, 60), loop(61, 62)], True),
-        (EVALUATES, [loop(59, 60)], False),
+        (LOOPS, {60}, True),
+        (LOOPS, {30}, True),
+        (LOOPS, set(), False),
+        (WRITES, {WRITES.children[0].line}, False),
+        (SCATTERS, {60}, False),
+        (SCATTERS, {60, 61}, True),
+        (EVALUATES, {60}, False),
     ],
 )
 def test_a_loop_of_the_users_own_lines_is_offered_all_at_once(
-    work: CodeNode, loops: list[LoopTime], *, is_loop: bool
+    work: CodeNode, lines: set[int], *, is_loop: bool
 ) -> None:
     """What a library does in each round is no such work: a file is not written for all at once."""
+    work = in_rounds(work, lines)
     known = facts("cpu", parts={Part.HOST: 40.0}, saves={WhatIf.HOST_WORK_GONE: 40.0}, extras=(work,))
-    run = Run(tool_version="0", created="", command=(), loops=tuple(loops))
     context = build_context(
-        timeline=known.timeline, step=known.step, run=run, loaders=None, compile_facts=None
+        timeline=known.timeline, step=known.step, run=None, loaders=None, compile_facts=None
     )
     offered = match(list(ExtraWork().find(known)), context, known.timeline.what_ifs, 100.0)
     found = {each.fix: each.title for each in offered}
