@@ -109,8 +109,10 @@ def with_trials(prices: Sequence[Price], trials: Mapping[BottleneckClass, Price]
     out = without_price(prices, trials)
     for price in prices:
         trial = trials.get(price.bottleneck_class)
-        more = trial is not None and trial.cost_ms > price.rank()
-        out.append(replace(trial, finding=price.finding) if trial is not None and more else price)
+        if trial is None or trial.cost_ms <= price.rank():
+            out.append(price)
+        else:
+            out.append(replace(trial, finding=price.finding))
     return out
 
 

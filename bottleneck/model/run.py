@@ -195,12 +195,13 @@ class OptimizerFacts(_Record, frozen=True, kw_only=True):
 
 SAMPLED = ("sampled before", "sampled between", "sampled after", "sampled forward", "sampled update")
 SAMPLED_BACKWARD = "sampled backward"
-JOINS = "CatBackward0"
-"""Autograd's node of `torch.cat`."""
 """Phases of `SiteTime` that are parts of the training loop, from samples of the warm-up: before the
 step's first forward, between forward and update, after the update (or building modules, wherever that
 stands); and inside a forward."""
 
+
+JOINS = "CatBackward0"
+"""Autograd's node of `torch.cat`."""
 
 LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING"
 """The variable of the environment with which each launch waits for its kernel, and the phase of the

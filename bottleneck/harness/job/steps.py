@@ -17,7 +17,7 @@ import torch
 from ...clocks import perf_counter_ns
 from ...runs.store import reason_of
 from ..events.buffer import NOBODY
-from ..events.table import EVALUATION, FETCH, FORWARD, OPTIMIZER_BUILT, SAVE
+from ..events.table import EVALUATION, FETCH, FORWARD, SAVE
 from ..lines.sites import user_site
 from ..loading.batches import size_of, tensors_of
 from ..torch_private import PHASE_FUNCTIONS
@@ -193,12 +193,6 @@ class StepWatch(StepObserver[EpochStarts]):
             return
         if self._hold() and not self._compiles.asked_for:
             self._hooks.narrow(self._roots)
-
-    @harmless
-    def happened(self, event: Event, subject: Any) -> None:
-        """See `Observer`."""
-        if event is OPTIMIZER_BUILT:
-            self.rule.optimizers.built(id(subject), user_site())
 
     @harmless
     def first_evaluation(self, module: Any) -> None:

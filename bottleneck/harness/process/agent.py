@@ -216,8 +216,8 @@ class Agent(StepObserver[LoaderWatch]):
     @harmless
     def happened(self, event: Event, subject: Any) -> None:
         """See `Observer`."""
+        super().happened(event, subject)
         if event is OPTIMIZER_BUILT:
-            self.rule.optimizers.built(id(subject), user_site())
             self._learned.optimizers.built(subject)
         elif event is MODEL_WRAPPED:
             self._learned.sites.note("model wrapped", 4)

@@ -19,9 +19,10 @@ from ...runs.store import Store
 from .. import torch_private
 from ..events.buffer import Entry, EventBuffer, Stop
 from ..events.hooks import Hooks
-from ..events.table import Event
+from ..events.table import OPTIMIZER_BUILT, Event
 from ..events.update_label import in_update
 from ..facts.compiler import CompileWatch
+from ..lines.sites import user_site
 from . import presence
 from .horizon import Horizon
 from .steps import StepRule
@@ -176,9 +177,11 @@ class StepObserver(ABC, Generic[Loaders]):
     def ended(self, event: Event, subject: Any, result: Any) -> None:
         """See `Observer`."""
 
-    @abstractmethod
+    @harmless
     def happened(self, event: Event, subject: Any) -> None:
         """See `Observer`."""
+        if event is OPTIMIZER_BUILT:
+            self.rule.optimizers.built(id(subject), user_site())
 
     @abstractmethod
     def first_evaluation(self, module: Any) -> None:

@@ -24,8 +24,8 @@ from .seams import find_seams
 
 _WORKS_ON_DATA = (OpClass.MATH, OpClass.MEMORY)
 _SHORTEST_NS = 100_000
-"""An operator on the host that takes less is no matter of data: step counts, a scalar. So are several between
-two device calls that take less together."""
+"""An operator on the host that takes less is no matter of data: step counts, a scalar. Nor are several, one
+after the other, that take less together."""
 _READ = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|nonzero)$")
 
 
@@ -268,18 +268,15 @@ def _computing(trace: Trace, rows: NDArray[np.bool_]) -> tuple[list[tuple[int, i
     ops = trace.rows(Kind.OP, named=_works_on_data, among=rows)
     ops = ops[intervals.before(moments, trace.end_of(ops)) == intervals.before(moments, trace.ts_ns[ops])]
     start, end = intervals.union(trace.ts_ns[ops], trace.end_of(ops))
-    if not len(start):
-        return [], []
     alone = end - start > _SHORTEST_NS
     long = list(zip(start[alone].tolist(), end[alone].tolist(), strict=True))
     start, end = start[~alone], end[~alone]
     between = intervals.before(moments, start)
     new = np.ones(len(start), dtype=bool)
     new[1:] = (between[1:] > between[:-1]) | (start[1:] - end[:-1] > PYTHON_GAP_NS)
-    first = np.flatnonzero(new)
-    last = np.append(first[1:], len(start)) - 1
+    begins, ends = start[new], end[np.roll(new, -1)]
     many = np.bincount(new.cumsum() - 1, weights=end - start) > _SHORTEST_NS
-    return long, list(zip(start[first[many]].tolist(), end[last[many]].tolist(), strict=True))
+    return long, list(zip(begins[many].tolist(), ends[many].tolist(), strict=True))
 
 
 def _around(trace: Trace, rows: NDArray[np.bool_], compiles: NDArray[np.intp]) -> list[tuple[int, int]]:

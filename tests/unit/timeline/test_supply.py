@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from torch_bottleneck.model.codes import WhatIf
+from torch_bottleneck.model.diagnosis import WhatIfResult
 from torch_bottleneck.model.run import SiteTime, SourceSite
-from torch_bottleneck.timeline.result import WhatIfResult
 from torch_bottleneck.timeline.steps.baseline import Baseline
 from torch_bottleneck.timeline.steps.supply import InputSupply, made_ahead, supply_answers
 
