@@ -35,7 +35,7 @@ ARGS = SimpleNamespace(
 
 
 def make_series():
-    """Hourly loads and oil temperature: daily and weekly rhythms, a slow wander and some noise."""
+    """Hourly loads and oil temperature: daily and weekly rhythms, a long wander and some noise."""
     generator = np.random.default_rng(4)
     length = sum(ARGS.windows.values()) + 3 * (ARGS.seq_len + ARGS.pred_len)
     hours = np.arange(length)
