@@ -405,6 +405,8 @@ class Run(_Record, frozen=True, kw_only=True):
     looked at."""
     graph: GraphLines | None = None
     """None: there is no device, or it was not looked at."""
+    operators: OperatorLines | None = None
+    """None: likewise."""
     copied: CopyFacts | None = None
     """None: there is no device, or nothing was copied to it by `.to()` or `.cuda()`."""
     artefacts: dict[str, Artefact] = {}
@@ -555,6 +557,21 @@ class GraphLines(_Record, frozen=True, kw_only=True):
         """Return the lines of those nodes that are chosen, the one with most of them first."""
         lines = Counter(line for line, is_one in zip(self.line, chosen, strict=True) if line >= 0 and is_one)
         return [self.sites[line] for line, _ in lines.most_common()]
+
+
+class OperatorLines(_Record, frozen=True, kw_only=True):
+    """The user's lines below which the operators of one step are called, in whatever mode of gradients."""
+
+    calls: dict[str, list[int]]
+    """By name, like "aten::cumprod", of each call in the step, by their beginnings: index into `chains`; -1
+    where it is another operator that calls it, or the backward. Only names of which a call has a line."""
+    chains: list[tuple[int, ...]]
+    """The user's lines that were being run, the innermost first: indices into `sites`."""
+    inner: list[int]
+    """By chain: the line below it in which a package of models calls the operator; -1 where there is none."""
+    sites: list[SourceSite]
+    texts: list[str]
+    """The source, shortened."""
 
 
 class CopyFacts(_Record, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """The flop-counter steps: the FLOPs of a step, from the shapes that its operators were called with.
 
-Masks of attention, repeated calls of modules and the lines of the graph are looked at in the same steps
-(`masks`, `repeats`, `lines/graph_lines`).
+Masks of attention, repeated calls of modules and the lines of the graph and of operators are looked at in the
+same steps (`masks`, `repeats`, `lines/graph_lines`, `lines/operator_lines`).
 
 In: two steps behind the other captures, in which nothing is timed, and more where these differ, as batches
 may differ in size. Out: `FlopCount` for run.json, the mean of these steps.
@@ -24,7 +24,7 @@ import msgspec
 from torch import profiler
 
 from ...model.flops import COSTLY_AT_TIMES, COUNTED, costly_calls, count_flops, largest_products
-from ...model.run import FlopCount
+from ...model.run import FlopCount, OperatorLines
 from ...runs.store import Store, reason_of
 from .. import profile_forks
 from ..lines.graph_lines import GraphWatch
@@ -47,6 +47,7 @@ class FlopStep:
         self._repeats = RepeatWatch()
         self._graph = GraphWatch(optimizers)
         self._ways = WayWatch()
+        self._operators: OperatorLines | None = None
         self._looks: Literal["calls", "ways", "tries"] = "calls"
         """At what, in the step that runs."""
         self.busy = False
@@ -124,6 +125,7 @@ class FlopStep:
             flops=self._mean,
             masks=self._masks.end(),
             above_operators=self._repeats.above_operators(),
+            operators=self._operators,
             repeats=self._repeats.end(),
         )
         store.artefact("flops", "ok")
@@ -158,6 +160,7 @@ class FlopStep:
             RuntimeError: this torch does not tell the shapes, or a call could not be counted.
         """
         profile = self._stopped()
+        self._operators = self._operators or self._repeats.operators(profile)
         calls = operator_calls(profile, {*COUNTED, *COSTLY_AT_TIMES})
         if calls is None:
             raise RuntimeError("this torch does not give the shapes of recorded operators")

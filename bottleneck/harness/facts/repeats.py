@@ -7,9 +7,9 @@ and the same comes out (`values`). A plain copy repeats nothing: it is made to b
 gradient is recorded for may come out the same in each step, too. A model that runs without gradients on what
 it is trained on does so again, in whatever mode. Beside it: whether modules that are not trained stand behind
 others that are; which modules are called several times where one call could have all of their inputs; which
-functions copy most of what they have made before, to add a little; and below which functions of the user's
-operators are called at all. Nothing is looked at where dynamo has compiled anything, nor inside a backward,
-where checkpoints recompute on purpose.
+functions copy most of what they have made before, to add a little; below which functions of the user's
+operators are called at all; and below which lines in the first of the steps. Nothing is looked at where
+dynamo has compiled anything, nor inside a backward, where checkpoints recompute on purpose.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ import torch
 from torch.optim import optimizer as optim_module
 
 from ...clocks import perf_counter_ns
-from ...model.run import RepeatFacts, SourceSite
+from ...model.run import OperatorLines, RepeatFacts, SourceSite
 from .. import autograd_private, torch_private
 from ..events.replacing import Replacements
 from ..lines.functions import TELLS, Functions, call_from, tensors_of
+from ..lines.operator_lines import OperatorMarks
 from ..lines.sites import is_library
 from ..profiled import record_operators
 from .calls_apart import CallsApart
@@ -140,6 +141,7 @@ class RepeatWatch:
         self._functions = self._ungraded_ns = self._later_ns = self._outside_ns = 0
         self._above: set[CodeType] = set()
         """What was on the stack when a function of torch's was called."""
+        self._marks = OperatorMarks()
         self.steps = 0
         """That have ended since the begin. What is steady shows from the second one on."""
 
@@ -152,6 +154,12 @@ class RepeatWatch:
             self._replaced.put(torch.autograd, "backward", self._make_backward)
             self._replaced.put(torch.nn.Module, "__call__", self._make_call)
             self._everywhere = self._mode.turn_on()
+            if self._everywhere:
+                self._marks.begin()
+
+    def operators(self, profile: Any) -> OperatorLines | None:
+        """Return below which lines operators were called, by the stopped profile of the first step."""
+        return self._marks.read(profile)
 
     def above_operators(self) -> list[tuple[str, str]] | None:
         """Return file and name of the user's functions below which operators run; None if not known."""
@@ -167,12 +175,14 @@ class RepeatWatch:
     def step(self) -> None:
         """Another step begins: what the last one computed is gone."""
         self._forget()
+        self._marks.end()
         self.steps += 1
 
     def end(self) -> RepeatFacts | None:
         """Look no more; None where no module was called."""
         if self._everywhere:
             self._mode.turn_off()
+        self._marks.end()
         self._replaced.undo()
         whole, self._on, self._everywhere = self._on, False, False
         self._forget()
@@ -251,7 +261,23 @@ class RepeatWatch:
     def _see(self, caller: FrameType, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function, and look at what it computes."""
         self._note_above(caller, function)
-        if not self._looks() or self._functions >= _MOST_FUNCTIONS:
+        if not self._looks():
+            return call_from(caller, function, args, kwargs)
+        if not self._marks.on:
+            return self._look_into(caller, function, args, kwargs)
+        since_ns = perf_counter_ns()
+        marked = self._marks.enter(caller)
+        self._looked_ns += perf_counter_ns() - since_ns
+        try:
+            return self._look_into(caller, function, args, kwargs)
+        finally:
+            since_ns = perf_counter_ns()
+            if marked:
+                self._marks.leave()
+            self._looked_ns += perf_counter_ns() - since_ns
+
+    def _look_into(self, caller: FrameType, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if self._functions >= _MOST_FUNCTIONS:
             return call_from(caller, function, args, kwargs)
         self._functions += 1
         depth, key = _depth(), self._values.call(function, *given(args, kwargs))

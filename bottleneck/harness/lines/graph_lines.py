@@ -15,31 +15,19 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import cache
-from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, Final, TypeAlias
-
-import torch
+from typing import Any, Final
 
 from ...model.run import GraphLines, SourceSite, UnreadGradients
 from .. import autograd_private, torch_private
 from ..events.replacing import Replacements
 from .backward_graph import Conversions, Joins, described, is_python, nodes_of, roots_of, sequence_number
+from .chains import LONGEST, MOST_FRAMES, Line, LineTable, is_of_package, leading_to
 from .gradient_reads import GradientReads, held_by
 from .output_rows import OutputRows
 from .sites import is_library, line_of
 
 _FRAME: Final = re.compile(r'\s*File "(.*)", line (\d+), in (.*)\n\s*(.*)')
-_TORCH_AND_OURS: Final = (str(Path(torch.__file__).parent), str(Path(__file__).resolve().parents[2]))
-_PACKAGES: Final = ("site-packages", "dist-packages")
-_LONGEST = 80
-_MOST_FRAMES = 12
-"""Of the user's, one in the other."""
-
-
-_Line: TypeAlias = tuple[SourceSite, str]
-"""With its source."""
 
 
 class GraphWatch:
@@ -49,10 +37,10 @@ class GraphWatch:
         """`optimizers` returns those of the script."""
         self._replaced = Replacements()
         self._on = self._ours = False
-        self._nodes: dict[int, tuple[str, tuple[_Line, ...], _Line | None]] = {}
+        self._nodes: dict[int, tuple[str, tuple[Line, ...], Line | None]] = {}
         """By sequence number: the node's name, the user's lines that were being run, the innermost first, and
         that of a model's package below them."""
-        self._known: dict[str, tuple[_Line, bool] | None] = {}
+        self._known: dict[str, tuple[Line, bool] | None] = {}
         self._gradients: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
         """By name of a node of a function that is written in Python."""
@@ -101,12 +89,7 @@ class GraphWatch:
         if not nodes or not (self._notes_lines or dropped or unread or idle or again.again or joined):
             return None
         names: dict[str, int] = {}
-        known: dict[_Line, int] = {}
-        chains: dict[tuple[int, ...], int] = {}
-
-        def index(line: _Line | None) -> int:
-            return -1 if line is None else known.setdefault(line, len(known))
-
+        table = LineTable()
         for number in joined:
             name, own, inner = nodes[number]
             site = join_at(number) if not own else None
@@ -115,13 +98,13 @@ class GraphWatch:
         order = [nodes[number] for number in sorted(nodes)]
         return GraphLines(
             node=[names.setdefault(name, len(names)) for name, *_ in order],
-            line=[index(lines[0] if lines else None) for _, lines, _ in order],
-            inner=[index(inner) for *_, inner in order],
-            chain=[chains.setdefault(tuple(map(index, lines)), len(chains)) for _, lines, _ in order],
-            chains=list(chains),
+            line=[table.line(lines[0] if lines else None) for _, lines, _ in order],
+            inner=[table.line(inner) for *_, inner in order],
+            chain=[table.chain(lines) for _, lines, _ in order],
+            chains=table.chains,
             names=list(names),
-            sites=[site for site, _ in known],
-            texts=[text for _, text in known],
+            sites=table.sites,
+            texts=table.texts,
             dropped={name: count / gradients[name] for name, count in dropped.items() if count},
             unread=[shares.get(number, 0.0) for number in sorted(nodes)] if unread else [],
             unread_by=unread,
@@ -193,22 +176,11 @@ class GraphWatch:
                 )
             return written[code, line]
 
-        def frames_of(frame: FrameType | None) -> list[str]:
-            """Return the user's frames, the innermost last, and behind it that of a package below it."""
-            inner = ""
-            users: list[str] = []
-            while frame is not None and len(users) < _MOST_FRAMES:
-                if not is_library(frame.f_code.co_filename):
-                    users.append(text_of(frame))
-                elif not (users or inner) and _is_of_package(frame.f_code.co_filename):
-                    inner = text_of(frame)
-                frame = frame.f_back
-            return [*reversed(users), *([inner] if inner else [])]
-
         def format_stack() -> list[str]:
             # An error here would be one of the script's forward.
             with contextlib.suppress(Exception):
-                return frames_of(sys._getframe(1))
+                users, inner = leading_to(sys._getframe(1))
+                return [text_of(each) for each in (*reversed(users), *([inner] if inner else []))]
             return []
 
         return format_stack
@@ -235,10 +207,10 @@ class GraphWatch:
 
         return count
 
-    def _lines(self, stack: list[str] | None) -> tuple[tuple[_Line, ...], _Line | None]:
+    def _lines(self, stack: list[str] | None) -> tuple[tuple[Line, ...], Line | None]:
         """Return the user's lines, and the innermost of another package below them, if there is one."""
-        inner: _Line | None = None
-        users: list[_Line] = []
+        inner: Line | None = None
+        users: list[Line] = []
         for frame in reversed(stack or []):
             if frame not in self._known:
                 self._known[frame] = _read(frame)
@@ -247,22 +219,16 @@ class GraphWatch:
                 users.append(known[0])
             elif not users:
                 inner = inner or (known[0] if known is not None else None)
-        return tuple(users[:_MOST_FRAMES]), inner
+        return tuple(users[:MOST_FRAMES]), inner
 
 
-@cache
-def _is_of_package(file: str) -> bool:
-    """Return whether a file of a library is of an installed package, and neither torch's nor ours."""
-    return any(name in file for name in _PACKAGES) and not file.startswith(_TORCH_AND_OURS)
-
-
-def _read(frame: str) -> tuple[_Line, bool] | None:
+def _read(frame: str) -> tuple[Line, bool] | None:
     """Return a line, and whether it is the user's; None for one of torch, of Python or of ours."""
     found = _FRAME.match(frame)
     if found is None:
         return None
     file, users = found[1], not is_library(found[1])
-    if not users and not _is_of_package(file):
+    if not users and not is_of_package(file):
         return None
     site = SourceSite(file=file, line=int(found[2]), function=found[3])
-    return (site, found[4].strip()[:_LONGEST]), users
+    return (site, found[4].strip()[:LONGEST]), users

@@ -1,19 +1,21 @@
 """Which lines of the user's the device works for: each kernel by the operation that asked for it.
 
-In: a trace, its program, and the lines that autograd noted for the nodes of a step's graph. Out: the line of
-each activity, in forward and backward.
+In: a trace, its program, the lines that autograd noted for the nodes of a step's graph, and those below which
+the operators of another step were called. Out: the line of each activity, in forward and backward. A node
+tells both; an operator tells what no gradient is recorded for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.run import GraphLines, LoopTime, SourceSite
-from ..lanes.graph_nodes import NO_NODE, idle, nodes_of_graph, wasted
+from ...model.run import GraphLines, LoopTime, OperatorLines, SourceSite
+from ..lanes.graph_nodes import NO_NODE, idle, nodes_of_graph, operators_with_lines, wasted
+from ..lanes.labels import Work
 from ..lanes.program import Program
 from ..lanes.recompute import recorders
 from ..lanes.replay import Edit, not_launched
@@ -24,13 +26,28 @@ NO_LINE = NO_NODE
 
 
 @dataclass(frozen=True, slots=True)
+class Lines:
+    """The lines of a graph and of operators, and what they lead to."""
+
+    sites: list[SourceSite]
+    texts: list[str]
+    names: list[str]
+    """Of nodes, and behind them of operators."""
+    chains: list[tuple[int, ...]]
+    """Indices into `sites`, the innermost first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
-    """What asked for each activity, (m,): indices into the lists of `GraphLines`, NO_LINE where not known."""
+    """What asked for each activity, (m,): indices into the lists of `Lines`, NO_LINE where not known."""
 
     graph: GraphLines
+    lines: Lines
     line: NDArray[np.intp]
     inner: NDArray[np.intp]
     node: NDArray[np.intp]
+    """Into `names`."""
+    chain: NDArray[np.intp]
     place: NDArray[np.intp]
     """In the order of the graph's nodes."""
     backward: NDArray[np.bool_]
@@ -44,19 +61,16 @@ class Asked:
         known = among & (self.line != NO_LINE)
         if not known.any():
             return None
-        return self.graph.sites[int(np.bincount(self.line[known], weights=duration[known]).argmax())]
+        return self.lines.sites[int(np.bincount(self.line[known], weights=duration[known]).argmax())]
 
     def events_of(self, program: Program, loop: LoopTime) -> NDArray[np.bool_]:
         """Return the events that the lines of a loop ask for, (n,)."""
-        (first, last), graph = loop.rounds, self.graph
-        inside = [each.file == loop.site.file and first <= each.line <= last for each in graph.sites]
-        chains = [any(inside[line] for line in chain) for chain in graph.chains]
-        of_node = [chains[chain] for chain in graph.chain] or [
-            line >= 0 and inside[line] for line in graph.line
-        ]
-        out = np.zeros(len(program.kind), dtype=bool)
+        (first, last), lines = loop.rounds, self.lines
+        inside = [each.file == loop.site.file and first <= each.line <= last for each in lines.sites]
         # One more, for NO_LINE.
-        out[program.event[np.array([*of_node, False])[self.place]]] = True
+        chains = np.array([*(any(inside[line] for line in chain) for chain in lines.chains), False])
+        out = np.zeros(len(program.kind), dtype=bool)
+        out[program.event[chains[self.chain]]] = True
         return out
 
     def dropped(self) -> NDArray[np.float64] | None:
@@ -82,9 +96,12 @@ class Asked:
         return not_launched(program, chosen[self.place] > 0).and_also(own)
 
 
-def asked_by(trace: Trace, program: Program, graph: GraphLines) -> Asked:
+def asked_by(
+    trace: Trace, program: Program, graph: GraphLines, operators: OperatorLines | None = None
+) -> Asked:
     """Return what asked for each activity; what the forward does belongs to the node that it records."""
-    nodes, place = nodes_of_graph(trace, program.mark_ns.astype(np.int64), graph)
+    steps_ns = program.mark_ns.astype(np.int64)
+    nodes, place = nodes_of_graph(trace, steps_ns, graph)
     launched = program.row[program.event]
     when, thread = trace.ts_ns[launched], trace.tid[launched]
 
@@ -104,13 +121,62 @@ def asked_by(trace: Trace, program: Program, graph: GraphLines) -> Asked:
         # One more entry, which NO_LINE as an index means.
         return np.array([*(places or [NO_LINE] * len(graph.node)), NO_LINE], dtype=np.intp)[found]
 
-    return Asked(
+    # Recordings of before have no chains.
+    chains: list[tuple[int, ...]] = (
+        graph.chains if graph.chain else [(line,) for line in range(len(graph.sites))]
+    )
+    asked = Asked(
         graph=graph,
+        lines=Lines(sites=graph.sites, texts=graph.texts, names=graph.names, chains=chains),
         line=of(graph.line),
         inner=of(graph.inner),
         node=of(graph.node),
+        chain=of(graph.chain or graph.line),
         place=found,
         backward=backward,
         rows=np.concatenate([recording, nodes]),
         place_of_row=np.concatenate([of_recording, place]),
+    )
+    return asked if operators is None else _with_operators(asked, trace, program, operators)
+
+
+def _with_operators(asked: Asked, trace: Trace, program: Program, operators: OperatorLines) -> Asked:
+    """Let what no node asks for belong to the lines below which its operator was called.
+
+    The update is priced by itself.
+    """
+    rows, chain = operators_with_lines(trace, program.mark_ns.astype(np.int64), operators)
+    rest = np.flatnonzero((asked.place == NO_NODE) & (program.launch_work != Work.OPTIMIZER))
+    launched = program.row[program.event[rest]]
+    around = trace.ranges(rows).innermost(trace.ts_ns[launched], trace.tid[launched])
+    rest, around = rest[around >= 0], around[around >= 0]
+    if not len(rest):
+        return asked
+    lines = asked.lines
+    place = {site: at for at, site in enumerate(lines.sites)}
+    index = [place.setdefault(site, len(place)) for site in operators.sites]
+    added = [text for at, text in zip(index, operators.texts, strict=True) if at >= len(lines.texts)]
+    chains = [tuple(index[line] for line in each) for each in operators.chains]
+    names, which = np.unique([trace.name_of(row) for row in rows[around].tolist()], return_inverse=True)
+
+    def filled(known: NDArray[np.intp], new: NDArray[np.intp]) -> NDArray[np.intp]:
+        out: NDArray[np.intp] = known.copy()
+        out[rest] = new
+        return out
+
+    its = chain[around]
+    inner = np.array([index[line] if line >= 0 else NO_LINE for line in operators.inner], dtype=np.intp)
+    first = np.array([each[0] if each else NO_LINE for each in chains], dtype=np.intp)
+    return replace(
+        asked,
+        lines=Lines(
+            sites=list(place),
+            texts=[*lines.texts, *added],
+            names=[*lines.names, *names.tolist()],
+            chains=[*lines.chains, *chains],
+        ),
+        line=filled(asked.line, first[its]),
+        inner=filled(asked.inner, inner[its]),
+        node=filled(asked.node, which + len(lines.names)),
+        chain=filled(asked.chain, its + len(lines.chains)),
     )

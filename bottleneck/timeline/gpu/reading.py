@@ -229,28 +229,28 @@ class GpuReader:
         asked = self.asked
         if asked is None:
             return ()
-        graph = asked.graph
+        lines = asked.lines
         host_ms = program.work[:, EAGER].sum(axis=1) * self.calibration.dispatch_scale
 
         def nodes(index: NDArray[np.intp], among: NDArray[np.bool_]) -> tuple[CodeNode, ...]:
-            spent = np.bincount(index[among], weights=program.duration[among], minlength=len(graph.sites))
+            spent = np.bincount(index[among], weights=program.duration[among], minlength=len(lines.sites))
             ms = spent / program.steps / 1e6 * self.device_scale
             of_event = np.full(len(program.kind), NO_LINE)
             of_event[program.event[among]] = index[among]
             its = of_event != NO_LINE
-            host = np.bincount(of_event[its], weights=host_ms[its], minlength=len(graph.sites))
+            host = np.bincount(of_event[its], weights=host_ms[its], minlength=len(lines.sites))
             whole = np.maximum(ms, host / program.steps / 1e6)
             found = []
             for at in np.argsort(-whole)[:_MOST_LINES].tolist():
                 if whole[at] < NEGLIGIBLE_SHARE * true_ms:
                     break
                 mine = among & (index == at)
-                site, by_node = graph.sites[at], np.bincount(asked.node[mine], weights=program.duration[mine])
+                site, by_node = lines.sites[at], np.bincount(asked.node[mine], weights=program.duration[mine])
                 gone = not_launched(program, mine)
                 within = mine & (asked.inner != NO_LINE)
                 found.append(
                     CodeNode(
-                        name=graph.texts[at] or site.function,
+                        name=lines.texts[at] or site.function,
                         role="device",
                         ms=float(ms[at]),
                         share=float(ms[at]) / true_ms,
@@ -258,7 +258,7 @@ class GpuReader:
                         file=site.file,
                         line=site.line,
                         function=site.function,
-                        callee=graph.names[int(by_node.argmax())],
+                        callee=lines.names[int(by_node.argmax())],
                         children=nodes(asked.inner, within) if index is asked.line and within.any() else (),
                     )
                 )
@@ -307,7 +307,7 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
     work = read_device_work(trace, program)
     if flavour == "unknown" and facts.updates_one_by_one(float(work.optimizer.sum()) / program.steps):
         flavour = "for-loop"
-    asked = asked_by(trace, program, facts.graph) if facts.graph is not None else None
+    asked = asked_by(trace, program, facts.graph, facts.operators) if facts.graph is not None else None
     loop = (
         loop_of_dispatch(facts.loops, baseline=baseline, true_ms=facts.true_ms)
         if baseline is not None

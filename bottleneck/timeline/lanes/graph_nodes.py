@@ -1,7 +1,8 @@
-"""Which nodes of a noted graph those are that the backwards of the traced steps go through.
+"""Which noted nodes those are that the backwards of the traced steps go through, and which noted operators.
 
-In: a trace, where its steps begin, the graph noted in another step. Out: the noted node of each traced one,
-where both steps have as many of a name: the k-th of a name is the k-th. And how much of each is for nobody.
+In: a trace, where its steps begin, the graph and the operators noted in other steps. Out: the noted one of
+each traced one, where both steps have as many of a name: the k-th of a name is the k-th. And how much of each
+node is for nobody.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.run import GraphLines
+from ...model.run import GraphLines, OperatorLines
 from ..trace.dialect import Kind
 from ..trace.intervals import latest
 from ..trace.operators import NODE
@@ -41,6 +42,22 @@ def nodes_of_graph(
             out[at] = noted[names[at]][done[key]]
             done[key] += 1
     return rows, out
+
+
+def operators_with_lines(
+    trace: Trace, steps_ns: NDArray[np.int64], operators: OperatorLines
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the rows of operators of which the user's lines were noted, and the chain of lines of each."""
+    rows = trace.rows(Kind.OP, named=operators.calls.keys())
+    step, chain = latest(steps_ns, trace.ts_ns[rows]), np.full(len(rows), NO_NODE, dtype=np.intp)
+    for name, chains in operators.calls.items():
+        its = np.flatnonzero(trace.named(name, rows))
+        for one in np.unique(step[its]):
+            calls = its[step[its] == one]
+            if len(calls) == len(chains):
+                chain[calls] = chains
+    known = chain != NO_NODE
+    return rows[known], chain[known]
 
 
 def _of_each(graph: GraphLines, shares: Sequence[float]) -> NDArray[np.float64]:

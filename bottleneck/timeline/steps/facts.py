@@ -18,6 +18,7 @@ from ...model.run import (
     GraphLines,
     LoaderFacts,
     LoopTime,
+    OperatorLines,
     OptimizerFacts,
     RepeatFacts,
     Run,
@@ -120,6 +121,11 @@ class Facts:
     def graph(self) -> GraphLines | None:
         """The lines of the nodes of a step's graph."""
         return self.run.graph if self.run is not None else None
+
+    @property
+    def operators(self) -> OperatorLines | None:
+        """The lines below which a step's operators are called."""
+        return self.run.operators if self.run is not None else None
 
     @property
     def first_cores(self) -> int | None:

@@ -16,13 +16,15 @@ from recorded.cases import CASES
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.ingest import read_trace
 from torch_bottleneck.model.diagnosis import Diagnosis
-from torch_bottleneck.model.run import GraphLines, LoopTime, Run, SourceSite
+from torch_bottleneck.model.run import GraphLines, LoopTime, OperatorLines, Run, SourceSite
 from torch_bottleneck.reporters.rows.code import code_rows
 from torch_bottleneck.timeline.gpu.by_line import NO_LINE, asked_by
 from torch_bottleneck.timeline.gpu.questions.dispatch import _of_loop
+from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import Program, build_program
 from torch_bottleneck.timeline.lanes.questions import EAGER
 from torch_bottleneck.timeline.steps.traced import find_steps
+from torch_bottleneck.timeline.trace.dialect import Kind
 from torch_bottleneck.timeline.trace.table import Trace
 
 CASE = CASES["thread-index-rows-h100"]
@@ -34,13 +36,41 @@ def diagnosis() -> Diagnosis:
 
 
 @cache
-def recorded() -> tuple[Trace, Program, GraphLines]:
-    trace = read_trace(CASE.traces[0])
+def recorded(name: str = CASE.name) -> tuple[Trace, Program, GraphLines]:
+    case = CASES[name]
+    trace = read_trace(case.traces[0])
     steps = find_steps(trace)
     program = build_program(trace, steps.edges_ns, main_tid=steps.thread[1])
-    run = msgspec.json.decode((CASE.folder / "run.json").read_bytes(), type=Run)
+    run = msgspec.json.decode((case.folder / "run.json").read_bytes(), type=Run)
     assert program is not None and run.graph is not None
     return trace, program, run.graph
+
+
+UNGRADED = "thread-adjacency-h100"
+"""Half of the device's time in it no node asks for."""
+MADE = SourceSite(file="train.py", line=9, function="made")
+CALLED = SourceSite(file="train.py", line=70, function="main")
+
+
+def operators_of(trace: Trace, program: Program, *, first: SourceSite = MADE) -> OperatorLines:
+    """Return what would be noted of the first traced step if one function called all of its operators."""
+    begin, end = program.mark_ns[:2]
+    rows = trace.rows(Kind.OP)
+    rows = rows[(trace.ts_ns[rows] >= begin) & (trace.ts_ns[rows] < end)]
+    outer = np.isin(rows, trace.outermost(rows)) & np.array(
+        [trace.name_of(row).startswith("aten::") for row in rows.tolist()]
+    )
+    names = [trace.name_of(row) for row in rows.tolist()]
+    calls: dict[str, list[int]] = {}
+    for name, is_outer in zip(names, outer.tolist(), strict=True):
+        calls.setdefault(name, []).append(0 if is_outer else -1)
+    return OperatorLines(
+        calls={name: its for name, its in calls.items() if 0 in its},
+        chains=[(0, 1)],
+        inner=[-1],
+        sites=[first, CALLED],
+        texts=["out = made(x)", "loss = step(x)"],
+    )
 
 
 def test_the_first_line_is_the_one_whose_cure_was_measured_and_has_its_price() -> None:
@@ -98,6 +128,66 @@ def test_nodes_of_which_another_number_was_noted_have_no_line(change: Callable[[
     assert (found.line[mine] == whole.line[mine]).all()
     assert (found.line[~mine] == NO_LINE).all()
     assert (found.node[~mine] == NO_LINE).all()
+
+
+def test_what_no_node_asks_for_belongs_to_the_line_that_calls_the_operator() -> None:
+    trace, program, graph = recorded(UNGRADED)
+    without = asked_by(trace, program, graph)
+    found = asked_by(trace, program, graph, operators_of(trace, program))
+    spent, updates = program.duration, program.launch_work == Work.OPTIMIZER
+
+    def share(mine: Any) -> float:
+        return float(spent[mine].sum() / spent.sum())
+
+    unknown = without.line == NO_LINE
+    assert share(unknown & ~updates) > 0.4
+    assert share((found.line == NO_LINE) & ~updates) < 0.02
+    assert (found.line[~unknown] == without.line[~unknown]).all(), "a node tells more"
+    assert (found.line[updates] == without.line[updates]).all(), "the update is priced by itself"
+    new = unknown & (found.line != NO_LINE)
+    assert {found.lines.sites[line] for line in found.line[new].tolist()} == {MADE}
+    assert {found.lines.names[name].split("::")[0] for name in found.node[new].tolist()} == {"aten"}
+    assert (found.place == without.place).all(), "no part of the graph"
+    loop = LoopTime(site=CALLED, last_line=71)
+    assert set(np.flatnonzero(found.events_of(program, loop))) == set(program.event[new].tolist())
+
+
+def test_lines_that_a_graph_knows_too_are_the_same_ones() -> None:
+    trace, program, graph = recorded(UNGRADED)
+    found = asked_by(trace, program, graph, operators_of(trace, program, first=graph.sites[0]))
+    assert found.lines.sites == [*graph.sites, CALLED]
+    assert found.lines.texts == [*graph.texts, "loss = step(x)"]
+
+
+def test_operators_of_which_another_number_was_noted_have_no_line() -> None:
+    trace, program, graph = recorded(UNGRADED)
+    noted = operators_of(trace, program)
+    whole = asked_by(trace, program, graph, noted)
+    new = (whole.place == NO_LINE) & (whole.line != NO_LINE)
+    dearest = whole.lines.names[int(np.bincount(whole.node[new], weights=program.duration[new]).argmax())]
+    more = msgspec.structs.replace(noted, calls={**noted.calls, dearest: [*noted.calls[dearest], 0]})
+    found = asked_by(trace, program, graph, more)
+    mine = new & (np.array(whole.lines.names)[whole.node] == dearest)
+    assert mine.any()
+    assert (found.line[mine] == NO_LINE).all()
+    assert (found.line[~mine] != NO_LINE).sum() == (whole.line[~mine] != NO_LINE).sum()
+
+
+def test_the_report_names_the_line_of_what_runs_without_gradients(tmp_path: Path) -> None:
+    trace, program, _ = recorded(UNGRADED)
+    folder = tmp_path / "run"
+    shutil.copytree(CASES[UNGRADED].folder, folder)
+    run = msgspec.json.decode((folder / "run.json").read_bytes())
+    run["operators"] = msgspec.to_builtins(operators_of(trace, program))
+    (folder / "run.json").write_bytes(msgspec.json.encode(run))
+    found, before = diagnose_paths([folder]), diagnose_paths([CASES[UNGRADED].folder])
+    (made,) = [node for node in found.device_lines if node.line == 9]
+    assert (made.name, made.file) == ("out = made(x)", "train.py")
+    assert made.callee.startswith("aten::")
+    assert made.price_ms is not None
+    assert made.price_ms > 0.4 * (found.step.true_ms or 0.0)
+    rest = [node for node in found.device_lines if node is not made]
+    assert rest == list(before.device_lines)
 
 
 def test_what_a_loop_calls_belongs_to_it_wherever_it_stands() -> None:

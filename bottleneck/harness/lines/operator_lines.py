@@ -1,0 +1,92 @@
+"""The user's lines below which operators are called, also those that record nothing for a backward.
+
+In: the calls of torch's functions in a step in which operators are recorded. Out: `OperatorLines` for
+run.json. A mark around each call, which the profiler records as it does the operators, is named for the lines
+that lead to it. Without a device nothing is marked: there the host's samples tell the lines.
+"""
+
+from __future__ import annotations
+
+import linecache
+from types import CodeType, FrameType
+from typing import Any, TypeAlias
+
+from torch.autograd.profiler import record_function
+
+from ...model.run import OperatorLines, SourceSite
+from .. import torch_private
+from ..profiled import operators_inside
+from .chains import LONGEST, Line, LineTable, leading_to
+from .sites import line_of
+
+_MARK = "bottleneck: lines "
+_At: TypeAlias = tuple[CodeType, int]
+
+
+class OperatorMarks:
+    """One per process, on for one step."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self._marks: dict[tuple[tuple[_At, ...], _At | None], str] = {}
+        """The user's lines that lead to a call, the innermost first, and that of a package below them."""
+        self._around: record_function | None = None
+
+    def begin(self) -> None:
+        """Mark calls from now on, where there is a device."""
+        self.on = torch_private.device_kind() != "cpu"
+
+    def end(self) -> None:
+        """Mark no more."""
+        self.on, self._around = False, None
+
+    def enter(self, caller: FrameType) -> bool:
+        """Begin the mark of a call; False for one inside another, which belongs to that one's lines."""
+        if not self.on or self._around is not None:
+            return False
+        users, inner = leading_to(caller)
+        if not users:
+            return False
+        key = tuple(map(_at, users)), _at(inner) if inner is not None else None
+        self._around = record_function(self._marks.setdefault(key, f"{_MARK}{len(self._marks)}"))
+        self._around.__enter__()
+        return True
+
+    def leave(self) -> None:
+        """End the mark that `enter` has begun."""
+        around, self._around = self._around, None
+        if around is not None:
+            around.__exit__(None, None, None)
+
+    def read(self, profile: Any) -> OperatorLines | None:
+        """Return the lines of the step's operators, from its stopped profile; None where none has any."""
+        marks, self._marks = self._marks, {}
+        if not marks:
+            return None
+        inside, counts = operators_inside(profile, marks.values())
+        marked = [(at, inside[mark]) for at, mark in marks.items() if inside[mark]]
+        calls: dict[str, list[int]] = {}
+        for chain, (_, operators) in enumerate(marked):
+            for name, call in operators:
+                calls.setdefault(name, [-1] * counts[name])[call] = chain
+        if not calls:
+            return None
+        table = LineTable()
+        return OperatorLines(
+            calls=calls,
+            # Two stacks may differ in the line of a package alone: each has an entry of its own.
+            chains=[tuple(table.line(_line(at)) for at in users) for (users, _), _ in marked],
+            inner=[table.line(_line(at) if at is not None else None) for (_, at), _ in marked],
+            sites=table.sites,
+            texts=table.texts,
+        )
+
+
+def _at(frame: FrameType) -> _At:
+    return frame.f_code, line_of(frame)
+
+
+def _line(at: _At) -> Line:
+    code, line = at
+    site = SourceSite(file=code.co_filename, line=line, function=code.co_name)
+    return site, linecache.getline(code.co_filename, line).strip()[:LONGEST]
