@@ -17,7 +17,7 @@ import numpy as np
 from ...model.run import LoaderFacts, Production, Stacks
 from ...model.view import MAKES_TENSORS, CodeNode, Role
 from ..steps.rare import OTHER, RareWork
-from ..steps.supply import sampled_total, training_loader
+from ..steps.supply import made_every_ms, sampled_total, training_loader
 from ..trace.dialect import Kind
 from ..trace.operators import NODE
 from ..trace.table import Trace
@@ -163,7 +163,7 @@ def code_tree(tree: Tree, *, true_ms: float, price: Pricer, loaders: Sequence[Lo
     if not waits or made is None or made.production is None or made.production.where != "workers":
         return root
     wait = max(waits, key=lambda node: node.ms)
-    return _replaced(root, wait, _in_workers(wait, made.production, true_ms))
+    return _replaced(root, wait, _in_workers(wait, made, made.production, true_ms))
 
 
 def _replaced(node: CodeNode, old: CodeNode, new: CodeNode) -> CodeNode:
@@ -173,21 +173,28 @@ def _replaced(node: CodeNode, old: CodeNode, new: CodeNode) -> CodeNode:
     return msgspec.structs.replace(node, children=children)
 
 
-def _in_workers(wait: CodeNode, production: Production, true_ms: float) -> CodeNode:
+def _in_workers(wait: CodeNode, loader: LoaderFacts, production: Production, true_ms: float) -> CodeNode:
     """Return the wait for a batch with the lines that its workers make it in.
 
-    While the step waits, its length is that of production: a line that takes half of a batch's production
-    takes half of the step, until nothing is waited for. What the training process itself does stays.
+    While the step waits for production, its length is that of production: a line that takes half of it takes
+    half of the step, until nothing is waited for. Workers that keep up with the rest of the step have no line
+    that it waits for. What the training process itself does stays.
     """
     total = sampled_total(production)
     waited_ms = wait.ms - sum(child.ms for child in wait.children)
+    made_ms = made_every_ms(loader) or true_ms
+    rest_ms = true_ms - waited_ms
+
+    def saves_ms(share: float) -> float:
+        return max(0.0, min(waited_ms, made_ms - max(rest_ms, made_ms * (1.0 - share))))
+
     children = wait.children + tuple(
         CodeNode(
             name=item.call or item.site.function,
             role="input",
             ms=waited_ms * item.count / total,
             share=waited_ms / wait.ms * wait.share * item.count / total,
-            price_ms=min(waited_ms, true_ms * item.count / total),
+            price_ms=saves_ms(item.count / total),
             samples=item.count,
             file=item.site.file,
             line=item.site.line,

@@ -45,6 +45,18 @@ def production_ms(loader: LoaderFacts) -> float | None:
     return total + (statistics.fmean(made.collate_ms) if made.collate_ms else 0.0)
 
 
+def batches_per_step(loader: LoaderFacts) -> float:
+    """Return how many batches a step fetches."""
+    steps = len(set(loader.wait_step))
+    return len(loader.wait_ms) / steps if steps else 1.0
+
+
+def made_every_ms(loader: LoaderFacts) -> float | None:
+    """Return how often workers hand over the batches of a step, ms; None if not measured."""
+    made = production_ms(loader)
+    return made * batches_per_step(loader) / max(1, loader.num_workers) if made is not None else None
+
+
 def main_call(loader: LoaderFacts | None) -> SiteTime | None:
     """Return the line that at least half of a batch's production goes to, if it is known what it calls."""
     made = loader.production if loader is not None else None
@@ -166,9 +178,7 @@ def input_supply(
     loader = training_loader(loaders)
     if loader is None:
         return None
-    steps = len(set(loader.wait_step))
-    per_step = len(loader.wait_ms) / steps if steps else 1.0
-    made = loader.production
+    per_step, made = batches_per_step(loader), loader.production
     one = production_ms(loader)
     if one is not None:
         production = one * per_step

@@ -276,7 +276,8 @@ class Tree:
         whole, pending = Branch(), self.root.branches()
         while pending:
             branch = pending.pop()
-            if not branch.callee.startswith(LOADER) or not branch.by_role.get("input"):
+            # A loop that does little else than fetch has the name of the line in it.
+            if branch.is_loop or not branch.callee.startswith(LOADER) or not branch.by_role.get("input"):
                 pending += branch.children.values()
                 continue
             for key, child in branch.children.items():

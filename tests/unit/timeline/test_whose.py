@@ -836,12 +836,12 @@ class Supplied(NamedTuple):
     loader: LoaderFacts
 
 
-def supplied(drawn_ms: float, *, workers: int, made_ms: float = 150.0) -> Supplied:
+def supplied(drawn_ms: float, *, workers: int, made_ms: float = 150.0, fetch: StackFrame = FETCH) -> Supplied:
     """A step of 70 ms without its input, whose fetches take 40 ms, some of them in the sampler."""
-    makes = (FETCH, READ) if not workers else (FETCH,)
+    makes = (fetch, READ) if not workers else (fetch,)
     tree = tree_of(
         Seen(makes, 35.0 - drawn_ms, "data", "optimizer"),
-        Seen((FETCH, DRAWN), drawn_ms, "data", "optimizer"),
+        Seen((fetch, DRAWN), drawn_ms, "data", "optimizer"),
     )
     made = Production(
         where="workers" if workers else "main",
@@ -890,6 +890,23 @@ def test_what_a_sampler_does_no_workers_would_take_over_where_there_are_none_yet
     assert few.supply.own_ms == pytest.approx(4.0)
     assert few.supply.own_call is None
     assert few.answers[WhatIf.INPUT_WORKERS].step_ms == pytest.approx(69.0, rel=0.01)
+
+
+def test_a_generator_that_goes_through_the_loader_for_ever_makes_no_batch_itself() -> None:
+    endless = at(10, "(yield from loader)", function="endless", loops=[(9, 10)], callee=FETCH.callee)
+    supply, answers, *_ = supplied(4.0, workers=0, made_ms=31.0, fetch=endless)
+    assert supply.own_ms == pytest.approx(4.0), "the sampler's, not the dataset's"
+    assert answers[WhatIf.INPUT_WORKERS].step_ms == pytest.approx(69.0, rel=0.01)
+
+
+@pytest.mark.parametrize(("workers", "price_ms"), [(1, 36.0), (2, 6.0), (8, 0.0)])
+def test_a_line_of_workers_that_keep_up_is_not_what_the_step_waits_for(workers: int, price_ms: float) -> None:
+    """All of the 150 ms that a batch takes are spent in it; the rest of the step takes 69 ms."""
+    *_, tree, loader = supplied(4.0, workers=workers)
+    root = code_tree(tree, true_ms=105.0, price=lambda _: None, loaders=[loader])
+    (line,) = [node for node in root.walk() if node.line == 60]
+    assert line.ms == pytest.approx(36.0)
+    assert line.price_ms == pytest.approx(price_ms)
 
 
 def test_the_line_that_makes_the_input_is_named_where_no_loader_knows_it() -> None:
