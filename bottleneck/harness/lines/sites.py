@@ -13,9 +13,10 @@ import inspect
 import os
 import sys
 import sysconfig
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from ...model.run import SiteTime, SourceSite
@@ -151,13 +152,27 @@ class SiteBook:
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str, int, str], int] = {}
+        self._leading: defaultdict[str, set[tuple[CodeType, int]]] = defaultdict(set)
+        """By phase: all lines of the user's that lead to it."""
 
-    def note(self, phase: str, skip: int = 3) -> None:
-        """Count the line that is running now under this phase."""
-        frame = user_frame(skip)
-        if frame is not None:
-            code = frame.f_code
-            key = (phase, code.co_filename, line_of(frame), code.co_name)
+    def note(self, phase: str, skip: int = 3, *, apart_from: str = "") -> None:
+        """Count the line that is running now under this phase.
+
+        Where it leads to another one, too, it is the innermost around it that does not, if there is one.
+        """
+        frame = innermost = user_frame(skip)
+        leading = set()
+        while frame is not None:
+            leading.add((frame.f_code, line_of(frame)))
+            frame = user_frame_of(frame.f_back)
+        self._leading[phase] |= leading
+        found, others = innermost, self._leading.get(apart_from, ())
+        while found is not None and (found.f_code, line_of(found)) in others:
+            found = user_frame_of(found.f_back)
+        found = found or innermost
+        if found is not None:
+            code = found.f_code
+            key = (phase, code.co_filename, line_of(found), code.co_name)
             self._counts[key] = self._counts.get(key, 0) + 1
 
     def naming(self, word: str) -> None:

@@ -68,3 +68,39 @@ def test_a_variable_s_line_is_the_first_in_the_program_s_own_files_that_is_no_co
     book.naming(switch)
     book.naming(switch * 2)
     assert [(e.phase, e.site.file, e.site.line) for e in book.entries()] == [(switch, str(file), 4)]
+
+
+def test_an_evaluation_is_at_the_line_that_no_training_forward_goes_through() -> None:
+    """It calls the same function as the training; where all lines are shared, the innermost is told."""
+    book = SiteBook()
+    program = """
+def forecast(phase):
+    note(phase)
+
+def vali():
+    forecast("evaluation")
+
+def either(phase):
+    forecast(phase)
+
+def alone():
+    note("evaluation")
+
+def train():
+    forecast("forward")
+    vali()
+    alone()
+
+train()
+for phase in ("forward", "evaluation"):
+    either(phase)
+"""
+    known = {"note": lambda phase: book.note(phase, apart_from="forward" if phase == "evaluation" else "")}
+    exec(compile(program, "/home/me/train.py", "exec"), known)
+    found = {(entry.phase, entry.site.line, entry.site.function) for entry in book.entries()}
+    assert found == {
+        ("forward", 3, "forecast"),
+        ("evaluation", 6, "vali"),
+        ("evaluation", 12, "alone"),
+        ("evaluation", 3, "forecast"),
+    }
