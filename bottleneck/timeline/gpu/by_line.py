@@ -48,6 +48,7 @@ class Asked:
     node: NDArray[np.intp]
     """Into `names`."""
     chain: NDArray[np.intp]
+    """Of each event, (n,)."""
     place: NDArray[np.intp]
     """In the order of the graph's nodes."""
     backward: NDArray[np.bool_]
@@ -63,15 +64,13 @@ class Asked:
             return None
         return self.lines.sites[int(np.bincount(self.line[known], weights=duration[known]).argmax())]
 
-    def events_of(self, program: Program, loop: LoopTime) -> NDArray[np.bool_]:
+    def events_of(self, loop: LoopTime) -> NDArray[np.bool_]:
         """Return the events that the lines of a loop ask for, (n,)."""
         (first, last), lines = loop.rounds, self.lines
         inside = [each.file == loop.site.file and first <= each.line <= last for each in lines.sites]
         # One more, for NO_LINE.
         chains = np.array([*(any(inside[line] for line in chain) for chain in lines.chains), False])
-        out = np.zeros(len(program.kind), dtype=bool)
-        out[program.event[chains[self.chain]]] = True
-        return out
+        return chains[self.chain]
 
     def dropped(self) -> NDArray[np.float64] | None:
         """Return the share of each activity that makes gradients nobody needs, (m,); None where none does."""
@@ -100,44 +99,52 @@ def asked_by(
     trace: Trace, program: Program, graph: GraphLines, operators: OperatorLines | None = None
 ) -> Asked:
     """Return what asked for each activity; what the forward does belongs to the node that it records."""
-    steps_ns = program.mark_ns.astype(np.int64)
-    nodes, place = nodes_of_graph(trace, steps_ns, graph)
-    launched = program.row[program.event]
-    when, thread = trace.ts_ns[launched], trace.tid[launched]
-
-    found = np.full(len(launched), NO_LINE, dtype=np.intp)
+    nodes, place = nodes_of_graph(trace, program.mark_ns.astype(np.int64), graph)
     by_number = dict(zip(trace.sequence[nodes].tolist(), place.tolist(), strict=True))
     made = {row: by_number[number] for number, row in recorders(trace).items()}
     recording = np.array(sorted(made), dtype=np.intp)
     of_recording = np.array([made[row] for row in recording.tolist()], dtype=np.intp)
-    backward = np.zeros(len(launched), dtype=bool)
-    for rows, its in ((recording, of_recording), (nodes, place)):
-        if len(rows):
-            around = trace.ranges(rows).innermost(when, thread)
-            found = np.where(around >= 0, its[around], found)
-            backward = around >= 0
+    backward = _around(trace, program, nodes)
+    found = _of(place, backward, otherwise=_of(of_recording, _around(trace, program, recording)))
 
-    def of(places: Sequence[int]) -> NDArray[np.intp]:
-        # One more entry, which NO_LINE as an index means.
-        return np.array([*(places or [NO_LINE] * len(graph.node)), NO_LINE], dtype=np.intp)[found]
+    def of(places: Sequence[int], at: NDArray[np.intp] = found) -> NDArray[np.intp]:
+        return _of(np.array(places or [NO_LINE] * len(graph.node), dtype=np.intp), at)
 
     # Recordings of before have no chains.
     chains: list[tuple[int, ...]] = (
         graph.chains if graph.chain else [(line,) for line in range(len(graph.sites))]
     )
+    activities = found[program.event]
     asked = Asked(
         graph=graph,
         lines=Lines(sites=graph.sites, texts=graph.texts, names=graph.names, chains=chains),
-        line=of(graph.line),
-        inner=of(graph.inner),
-        node=of(graph.node),
+        line=of(graph.line, activities),
+        inner=of(graph.inner, activities),
+        node=of(graph.node, activities),
         chain=of(graph.chain or graph.line),
-        place=found,
-        backward=backward,
+        place=activities,
+        backward=backward[program.event] >= 0,
         rows=np.concatenate([recording, nodes]),
         place_of_row=np.concatenate([of_recording, place]),
     )
     return asked if operators is None else _with_operators(asked, trace, program, operators)
+
+
+def _around(trace: Trace, program: Program, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return which of some rows is the innermost around each event, (n,); NO_LINE for none."""
+    out, called = np.full(len(program.row), NO_LINE, dtype=np.intp), program.row >= 0
+    calls = program.row[called]
+    if len(rows):
+        out[called] = trace.ranges(rows).innermost(trace.ts_ns[calls], trace.tid[calls])
+    return out
+
+
+def _of(
+    values: NDArray[np.intp], at: NDArray[np.intp], *, otherwise: NDArray[np.intp] | None = None
+) -> NDArray[np.intp]:
+    """Return the values at these positions; at NO_LINE those of `otherwise`, or NO_LINE."""
+    last = np.append(values, NO_LINE)[at]
+    return last if otherwise is None else np.where(at == NO_LINE, otherwise, last)
 
 
 def _with_operators(asked: Asked, trace: Trace, program: Program, operators: OperatorLines) -> Asked:
@@ -146,27 +153,20 @@ def _with_operators(asked: Asked, trace: Trace, program: Program, operators: Ope
     The update is priced by itself.
     """
     rows, chain = operators_with_lines(trace, program.mark_ns.astype(np.int64), operators)
-    rest = np.flatnonzero((asked.place == NO_NODE) & (program.launch_work != Work.OPTIMIZER))
-    launched = program.row[program.event[rest]]
-    around = trace.ranges(rows).innermost(trace.ts_ns[launched], trace.tid[launched])
-    rest, around = rest[around >= 0], around[around >= 0]
-    if not len(rest):
-        return asked
+    around = _around(trace, program, rows)
     lines = asked.lines
     place = {site: at for at, site in enumerate(lines.sites)}
     index = [place.setdefault(site, len(place)) for site in operators.sites]
     added = [text for at, text in zip(index, operators.texts, strict=True) if at >= len(lines.texts)]
     chains = [tuple(index[line] for line in each) for each in operators.chains]
-    names, which = np.unique([trace.name_of(row) for row in rows[around].tolist()], return_inverse=True)
+    names, name_of_row = np.unique([trace.name_of(row) for row in rows.tolist()], return_inverse=True)
 
-    def filled(known: NDArray[np.intp], new: NDArray[np.intp]) -> NDArray[np.intp]:
-        out: NDArray[np.intp] = known.copy()
-        out[rest] = new
-        return out
+    def by_chain(values: list[int]) -> NDArray[np.intp]:
+        return np.array(values, dtype=np.intp)[chain]
 
-    its = chain[around]
-    inner = np.array([index[line] if line >= 0 else NO_LINE for line in operators.inner], dtype=np.intp)
-    first = np.array([each[0] if each else NO_LINE for each in chains], dtype=np.intp)
+    is_rest = (asked.place == NO_NODE) & (program.launch_work != Work.OPTIMIZER)
+    rest = np.where(is_rest, around[program.event], NO_LINE)
+    inner = by_chain([index[line] if line >= 0 else NO_LINE for line in operators.inner])
     return replace(
         asked,
         lines=Lines(
@@ -175,8 +175,8 @@ def _with_operators(asked: Asked, trace: Trace, program: Program, operators: Ope
             names=[*lines.names, *names.tolist()],
             chains=[*lines.chains, *chains],
         ),
-        line=filled(asked.line, first[its]),
-        inner=filled(asked.inner, inner[its]),
-        node=filled(asked.node, which + len(lines.names)),
-        chain=filled(asked.chain, its + len(lines.chains)),
+        line=_of(by_chain([each[0] if each else NO_LINE for each in chains]), rest, otherwise=asked.line),
+        inner=_of(inner, rest, otherwise=asked.inner),
+        node=_of(name_of_row + len(lines.names), rest, otherwise=asked.node),
+        chain=np.where(asked.chain == NO_LINE, _of(chain + len(lines.chains), around), asked.chain),
     )

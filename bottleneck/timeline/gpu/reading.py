@@ -351,7 +351,8 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             blocked_ns=_launch_calls(trace, program)
             if facts.run is not None and facts.run.launches_block
             else None,
-            in_loop=asked.events_of(program, loop.loop) if asked is not None and loop is not None else None,
+            in_loop=asked.events_of(loop.loop) if asked is not None and loop is not None else None,
+            all_noted=facts.operators is not None,
             loop=loop,
         ),
     )

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -19,10 +20,11 @@ from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.run import GraphLines, LoopTime, OperatorLines, Run, SourceSite
 from torch_bottleneck.reporters.rows.code import code_rows
 from torch_bottleneck.timeline.gpu.by_line import NO_LINE, asked_by
-from torch_bottleneck.timeline.gpu.questions.dispatch import _of_loop
+from torch_bottleneck.timeline.gpu.questions.dispatch import _of_loop, _without_loop
 from torch_bottleneck.timeline.lanes.labels import Work
-from torch_bottleneck.timeline.lanes.program import Program, build_program
+from torch_bottleneck.timeline.lanes.program import EventKind, Program, build_program
 from torch_bottleneck.timeline.lanes.questions import EAGER
+from torch_bottleneck.timeline.steps.loop_lines import LoopShares
 from torch_bottleneck.timeline.steps.traced import find_steps
 from torch_bottleneck.timeline.trace.dialect import Kind
 from torch_bottleneck.timeline.trace.table import Trace
@@ -149,7 +151,13 @@ def test_what_no_node_asks_for_belongs_to_the_line_that_calls_the_operator() -> 
     assert {found.lines.names[name].split("::")[0] for name in found.node[new].tolist()} == {"aten"}
     assert (found.place == without.place).all(), "no part of the graph"
     loop = LoopTime(site=CALLED, last_line=71)
-    assert set(np.flatnonzero(found.events_of(program, loop))) == set(program.event[new].tolist())
+    events = found.events_of(loop)
+    assert events[program.event[new]].all()
+    launches = np.diff(program.first_activity) > 0
+    others = set(np.flatnonzero(events & launches)) - set(program.event[new].tolist())
+    assert others <= set(program.event[updates].tolist()), "they are called there, too"
+    waits = program.kind == EventKind.SYNC
+    assert events[waits].any() and not without.events_of(loop).any(), "what launches nothing, as well"
 
 
 def test_lines_that_a_graph_knows_too_are_the_same_ones() -> None:
@@ -202,15 +210,38 @@ def test_what_a_loop_calls_belongs_to_it_wherever_it_stands() -> None:
     )
     loop = LoopTime(site=site, last_line=8)
     asked = asked_by(trace, program, called)
-    events = asked.events_of(program, loop)
+    events = asked.events_of(loop)
     assert set(np.flatnonzero(events)) == set(program.event[asked.node == index])
-    assert not asked_by(trace, program, graph).events_of(program, loop).any()
+    assert not asked_by(trace, program, graph).events_of(loop).any()
 
     everything = np.ones(len(events), dtype=bool)
     spent = program.work[:, EAGER].sum(axis=1)
     share = spent[events].sum() / spent.sum()
     assert (_of_loop(program, everything, 0.9 * share, events) == events).all()
     assert (_of_loop(program, everything, 1.1 * share, events) == 1.1 * share).all(), "more than its lines"
+
+
+def test_a_loop_in_the_model_takes_its_waits_along_where_its_events_are_known() -> None:
+    trace = read_trace(CASES["gpu-thread-values-read"].traces[0])
+    steps = find_steps(trace)
+    program = build_program(trace, steps.edges_ns, main_tid=steps.thread[1])
+    assert program is not None
+    in_model: Any = SimpleNamespace(reach=SimpleNamespace(model=np.ones(len(program.kind), dtype=bool)))
+    asked = np.arange(len(program.kind)) % 3 == 0
+    waits = program.kind == EventKind.SYNC
+    assert (waits & asked).any() and (waits & ~asked).any()
+    # Samples saw the loop for all of the time, which its lines do not take.
+    shares = LoopShares(forward=1.0, between=1.0, after=0.0, update=0.0, backward=0.0)
+    known = _without_loop(program, in_model, shares, asked, exact=True)
+    assert known.drop_at is not None and (known.drop_at == (waits & asked)).all()
+    assert known.gone is not None
+    for kind in (Work.DISPATCH, Work.SYNC):
+        assert (known.gone[:, kind] == np.where(asked, program.work[:, kind], 0.0)).all()
+    guessed = _without_loop(program, in_model, shares, asked, exact=False)
+    assert guessed.drop_at is None
+    assert guessed.gone is not None
+    assert not guessed.gone[:, Work.SYNC].any()
+    assert (guessed.gone[:, Work.DISPATCH] == program.work[:, Work.DISPATCH]).all()
 
 
 def test_below_a_line_of_the_users_stand_those_of_a_package_with_their_part(tmp_path: Path) -> None:

@@ -169,34 +169,41 @@ def _without_launches(program: Program, share: NDArray[np.float64]) -> NDArray[n
 
 
 def _without_loop(
-    program: Program, work: DeviceWork, shares: LoopShares, asked: NDArray[np.bool_] | None
+    program: Program, work: DeviceWork, shares: LoopShares, asked: NDArray[np.bool_] | None, *, exact: bool
 ) -> Edit:
     """Take a loop's share out of the dispatch of model or update, or out of all that is launched beside them.
 
-    A loop in the loss causes its own waits, so they go with it. What kernels take longer than the shortest
-    one is their work, which one operator for all rounds has to do, too: it stays.
+    A loop in the loss causes its own waits, so they go with it; those of one in the model go where it is
+    `exact` which they are. What kernels take longer than the shortest one is their work, which one operator
+    for all rounds has to do, too: it stays.
     """
+    exact = exact and asked is not None
+    forward, between = (0.0, 0.0) if exact else (shares.forward, shares.between)
     model = work.reach.model
     others = [Work.OPTIMIZER, Work.ZERO_GRAD, Work.INPUT, Work.ASIDE]
     aside = ~model & (program.work[:, others] == 0.0).all(axis=1)
-    inner = np.where(model, _of_loop(program, model, shares.forward, asked), 0.0)
-    beside = np.where(aside, _of_loop(program, aside, shares.between, asked), 0.0)
+    inner = np.where(model, _of_loop(program, model, forward, asked), 0.0)
+    beside = np.where(aside, _of_loop(program, aside, between, asked), 0.0)
     gone = np.zeros_like(program.work)
     for each in (*EAGER, Work.HOST):
         gone[:, each] = (inner + beside) * program.work[:, each]
-    gone[:, Work.SYNC] = beside * program.work[:, Work.SYNC]
+    gone[:, Work.SYNC] = (inner + beside if exact else beside) * program.work[:, Work.SYNC]
     # One operator for all matrices computes as much: what an optimizer's kernels do stays.
     gone[:, Work.OPTIMIZER] = np.maximum(
         gone[:, Work.OPTIMIZER], shares.update * program.work[:, Work.OPTIMIZER]
     )
     launched = aside[program.event] & (program.launch_work != Work.OPTIMIZER)
-    waits = aside & (program.kind == EventKind.SYNC)
+    waits = program.kind == EventKind.SYNC
+    if exact:
+        waits &= (inner + beside) > 0
+    else:
+        waits &= aside & (shares.between >= _MOSTLY)
     share = inner[program.event] + np.where(launched, beside[program.event], 0.0)
     return Edit(
         gone=gone,
         duration=_without_launches(program, share),
         spacing=1.0 - share,
-        drop_at=waits if shares.between >= _MOSTLY else None,
+        drop_at=waits if waits.any() else None,
     )
 
 
@@ -237,7 +244,7 @@ def dispatch_questions(
     if known.loop is not None and (shares := loop_shares(known.loop.loop)) is not None:
         yield Question(
             WhatIf.LOOP_GONE,
-            _without_loop(program, work, shares, known.in_loop),
+            _without_loop(program, work, shares, known.in_loop, exact=known.all_noted),
             f"replay without the loop's share of what its phase dispatches and waits for "
             f"({known.loop.samples}); one operator for all iterations takes time too",
             bound=True,
