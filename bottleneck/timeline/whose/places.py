@@ -92,7 +92,12 @@ class Roles:
             elif stacks.phases[phase] == "zero_grad":
                 clearing[chains[stack]] = None
         self._clearing = tuple(clearing)
-        self._at = _Anchors(*(tuple(begun.get(name, ())) for name in ("forward", "backward", "optimizer")))
+        forward, backward, update = (
+            tuple(begun.get(name, ())) for name in ("forward", "backward", "optimizer")
+        )
+        # What is called below every backward, to print what a module holds, is in no loss.
+        trains = tuple(one for one in forward if {order(one, there) for there in backward} != {1})
+        self._at = _Anchors(trains or forward, backward, update)
         self.training = (*self._at.backward, *self._at.update)
         """Stacks that every loop of the training holds: over steps, over micro-batches."""
 

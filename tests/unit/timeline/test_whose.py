@@ -824,6 +824,23 @@ def test_calls_of_distributions_have_a_price_while_they_check_their_arguments(
     assert answer is None or answer.bound
 
 
+def test_a_module_called_behind_the_backward_makes_what_stands_above_no_input() -> None:
+    """A loss whose parts are modules, and a parameter behind one that is printed after the backward."""
+    loss, printed = at(16, "mll()", callee="library.Module.__call__"), at(22, "kernel.lengthscale")
+    seen = [
+        Seen((at(15, "model()", callee="library.Module.__call__"),), 3, "", "optimizer"),
+        Seen((loss,), 0, "forward", "optimizer", begins=True),
+        Seen((loss,), 20, "", "forward"),
+        *TRAINING[4:6],
+        Seen((printed,), 0, "forward", "backward", begins=True),
+        *TRAINING[6:],
+    ]
+    tree = build_tree(stacks_of(seen), true_ms=63.0, phases_ms={})
+    assert tree is not None
+    assert tree.root.by_role["loss"] == pytest.approx(20.0)
+    assert tree.root.by_role["input"] == pytest.approx(3.0), "nothing else told from what makes it"
+
+
 FETCH = at(10, "loader", callee="torch.utils.data.dataloader._BaseDataLoaderIter.__next__")
 READ = at(60, "read()", function="__getitem__", via="torch.utils.data._utils.fetch._MapDatasetFetcher.fetch")
 DRAWN = at(5, "np.random.choice()", function="__iter__", via="torch.utils.data.sampler.BatchSampler.__iter__")
