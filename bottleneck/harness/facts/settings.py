@@ -36,6 +36,7 @@ run.json. A switch that does not exist in this torch, or that nothing has shown,
     ungraded.twin: bool         what ran without gradients is built like a model that is trained
     ungraded.training: bool     what ran without gradients was in training mode, so it is a rollout, or a test
                                 without eval()
+    ungraded.environment: bool  a library of environments is loaded: what ran without gradients acts in one
     embedding.dense_share: float    of the parameters, in large embedding tables with dense gradients
     torchscript: bool           a ScriptModule ran as a root
     threads.intra_op, threads.inter_op: int
@@ -69,6 +70,7 @@ from .repeats import is_untrained
 
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 """The memory format with channels innermost, by a tensor's dimensions."""
+_ENVIRONMENTS = ("gymnasium", "gym", "dm_env", "pettingzoo")
 ENVIRONMENT = (
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ALLOC_CONF",
@@ -359,10 +361,17 @@ def _read_seen(settings: dict[str, JsonValue], seen: Seen, optimizers: Sequence[
         settings["ungraded.inside"] = True
     if seen.ungraded_modes:
         settings["ungraded.training"] = False not in seen.ungraded_modes
+        if in_environment():
+            settings["ungraded.environment"] = True
     if seen.scaler is not None:
         settings["grad_scaler"] = seen.scaler
     if seen.set_to_none is not None:
         settings["zero_grad.set_to_none"] = seen.set_to_none
+
+
+def in_environment() -> bool:
+    """Return whether a library of what agents act in is loaded: there a model may act in evaluation mode."""
+    return any(name in sys.modules for name in _ENVIRONMENTS)
 
 
 def _shapes(module: Any) -> list[Any]:

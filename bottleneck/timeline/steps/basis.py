@@ -155,7 +155,8 @@ def _rare(run: Run, table: StepTable, typical: TypicalStep) -> RareWork | None:
         kept=typical.kept,
         validation=flags & np.asarray([t is not None for t in times]),
     )
-    if found is None or not found.evaluates or run.settings.get("ungraded.training") is not True:
+    acts = any(run.settings.get(f"ungraded.{sign}") is True for sign in ("training", "environment"))
+    if found is None or not found.evaluates or not acts:
         return found
     return replace(found, what=FORWARDS, evaluates=False)
 

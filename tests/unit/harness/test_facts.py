@@ -9,7 +9,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import forked
@@ -315,6 +315,17 @@ def test_a_model_that_is_never_in_eval_mode_acts_without_gradients(
         learned.without_gradients(model.train(mode))
     assert read_settings(learned._seen)["ungraded.training"] is acts
     assert "ungraded.training" not in read_settings(Seen())
+
+
+def test_a_library_of_environments_tells_that_a_model_acts(monkeypatch: pytest.MonkeyPatch) -> None:
+    learned = Learned(PhaseClock())
+    learned.without_gradients(torch.nn.Linear(3, 4).eval())
+    for name in ("gymnasium", "gym", "dm_env", "pettingzoo"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert "ungraded.environment" not in read_settings(learned._seen)
+    monkeypatch.setitem(sys.modules, "gymnasium", ModuleType("gymnasium"))
+    assert read_settings(learned._seen)["ungraded.environment"] is True
+    assert "ungraded.environment" not in read_settings(Seen()), "where nothing runs without gradients"
 
 
 def test_large_tables_with_dense_gradients_are_told_unless_they_are_the_output_layer_too() -> None:

@@ -55,12 +55,14 @@ def test_an_evaluation_every_twenty_steps_is_part_of_the_step_and_has_its_price_
 
 
 def test_a_model_in_training_mode_acts_and_evaluates_nothing():
-    """A rollout of PPO in cleanrl: `Agent` is never in eval mode."""
+    """A rollout of PPO in cleanrl: `Agent` is never in eval mode. In stable-baselines3 it always is then."""
     run = run_of(every(20, 40.0), evaluated=[19, 39])
-    for acts, what in ((True, FORWARDS), (False, "evaluation")):
-        basis = find_basis(
-            msgspec.structs.replace(run, settings={"ungraded.training": acts}), None, given_ms=None
-        )
+    for settings, what in (
+        ({"ungraded.training": True}, FORWARDS),
+        ({"ungraded.training": False}, "evaluation"),
+        ({"ungraded.training": False, "ungraded.environment": True}, FORWARDS),
+    ):
+        basis = find_basis(msgspec.structs.replace(run, settings=settings), None, given_ms=None)
         assert basis.rare is not None
         assert basis.rare.what == what
         assert what in basis.notes[0]
