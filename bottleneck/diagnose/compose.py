@@ -31,6 +31,7 @@ from ..model.diagnosis import BucketSizes, Diagnosis, Fleet, WhatIfResult
 from ..model.run import HostFacts, JsonValue
 from ..model.view import StepTimeline
 from ..timeline.result import Timeline
+from ..timeline.steps.rare import OTHER
 from ..timeline.steps.workload import read_workload
 from .all_ranks import Preview, Progress, read_job
 from .capture import capture_of, notes_of, outcome_of
@@ -99,7 +100,11 @@ def diagnose_paths(
         breaks=compiled.breaks if compiled is not None else (),
     )
     others = applicable(matched, facts.context, what_ifs)
-    tried = by_measurement(matched, reading.rank.tried, run, step.true_ms, others=others)
+    rare = reading.basis.rare
+    evaluation_ms = rare.ms if rare is not None and rare.what != OTHER else 0.0
+    tried = by_measurement(
+        matched, reading.rank.tried, run, step.true_ms, others=others, evaluation_ms=evaluation_ms
+    )
     measured = measured_savings(tried, step.true_ms)
     verdict = decide(facts, findings, judge(facts), fixes=known_savings(matched), measured=measured)
     codes = {finding.code for finding in findings if not finding.note}
@@ -122,6 +127,7 @@ def diagnose_paths(
             reading.rank.tried,
             run,
             step.true_ms,
+            evaluation_ms=evaluation_ms,
         ),
         what_ifs=tuple(sorted(what_ifs.values(), key=lambda answer: -answer.saves_ms)),
         kernels=timeline.kernels,

@@ -82,8 +82,11 @@ def by_measurement(
     true_ms: float | None,
     *,
     others: Sequence[Suggestion] = (),
+    evaluation_ms: float = 0.0,
 ) -> tuple[Suggestion, ...]:
     """Put what was measured beside each suggestion, and order them by it.
+
+    `evaluation_ms` of the step are an evaluation's share, or a rollout's, which no steps of a trial hold.
 
     Of the others, which apply and are not suggested because another one rules them out, those are suggested
     that were measured to help, or that promise something where only a part of the other was tried, and does
@@ -102,7 +105,7 @@ def by_measurement(
 
     def with_trial(suggestion: Suggestion, look: CompilerLook | None = None) -> Suggestion:
         if (row := rows.get(suggestion.fix)) is not None:
-            measured = _measured(row, tried, dtypes, true_ms)
+            measured = _measured(row, tried, dtypes, true_ms, evaluation_ms)
             suggestion, look = msgspec.structs.replace(suggestion, measured=measured), row.look or look
             # The line that a sample or a trace points to is near; where it acted is where it is.
             there = suggestion.site
@@ -179,7 +182,12 @@ def _within_reach(suggestion: Suggestion, look: CompilerLook | None, true_ms: fl
 
 
 def with_measured_pair(
-    combination: Combination | None, tried: TriedFixes | None, run: Run | None, true_ms: float | None
+    combination: Combination | None,
+    tried: TriedFixes | None,
+    run: Run | None,
+    true_ms: float | None,
+    *,
+    evaluation_ms: float = 0.0,
 ) -> Combination | None:
     """Return the pair that was measured together in place of the predicted one, if it is worth naming.
 
@@ -188,11 +196,11 @@ def with_measured_pair(
     pair = next((row for row in tried.rows if row.beside), None) if tried is not None else None
     if tried is None or pair is None or true_ms is None:
         return combination
-    measured = _measured(pair, tried, _dtypes(run), true_ms)
+    measured = _measured(pair, tried, _dtypes(run), true_ms, evaluation_ms)
     both = {pair.fix, pair.beside}
     if measured.step_ms is not None:
         alone = (
-            _measured(row, tried, _dtypes(run), true_ms)
+            _measured(row, tried, _dtypes(run), true_ms, evaluation_ms)
             for row in tried.rows
             if not row.beside and row.fix in both
         )
@@ -244,7 +252,13 @@ def _expected_ms(promised: float, measured: MeasuredHere, true_ms: float) -> flo
     return weight * shown + (1.0 - weight) * promised
 
 
-def _measured(row: TriedFix, tried: TriedFixes, dtypes: Sequence[str], true_ms: float | None) -> MeasuredHere:
+def _measured(
+    row: TriedFix,
+    tried: TriedFixes,
+    dtypes: Sequence[str],
+    true_ms: float | None,
+    evaluation_ms: float,
+) -> MeasuredHere:
     if row.state != "measured":
         # Whoever cannot do without a thing can still do it less often.
         untried = row.state == "not tried" or by_id(row.fix).leaves_out
@@ -253,12 +267,21 @@ def _measured(row: TriedFix, tried: TriedFixes, dtypes: Sequence[str], true_ms: 
     decision = decide_ratio(ratio, least_pairs=_LEAST_PAIRS, threshold=NEGLIGIBLE_SHARE)
     tolerance = widened(tolerance_of(filter(None, [row.fix, row.beside])), dtypes)
     loss, change = _loss(row, tried, tolerance)
+    left_out = evaluation_ms / true_ms if true_ms and not row.passes else 0.0
+
+    def whole(of_ordinary: float | None) -> float | None:
+        """Return by how much the mean step is faster: what trials do not hold stays."""
+        if of_ordinary is None or of_ordinary <= 0:
+            return of_ordinary
+        return 1.0 / (left_out + (1.0 - left_out) / of_ordinary)
+
+    speedup = whole(ratio.ratio) if ratio is not None else None
     return MeasuredHere(
         verdict=_VERDICTS[decision],  # type: ignore[arg-type]
-        speedup=ratio.ratio if ratio is not None else None,
-        low=ratio.low if ratio is not None else None,
-        high=ratio.high if ratio is not None else None,
-        step_ms=true_ms / ratio.ratio if ratio is not None and true_ms else None,
+        speedup=speedup,
+        low=whole(ratio.low) if ratio is not None else None,
+        high=whole(ratio.high) if ratio is not None else None,
+        step_ms=true_ms / speedup if speedup and true_ms else None,
         pairs=len(row.with_ms),
         loss=loss,  # type: ignore[arg-type]
         loss_change=change,

@@ -40,6 +40,11 @@ class Blocks:
             self._loader, self._batches, self._steps = id(loader), 0, 0
         self._batches += 1
 
+    @property
+    def of_passes(self) -> bool:
+        """Blocks are of whole passes over the data."""
+        return self._unit > 1
+
     def stepped(self) -> None:
         """A step has ended."""
         self._steps += 1

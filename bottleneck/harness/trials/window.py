@@ -344,6 +344,7 @@ class TrialWindow:
             without_ms=without,
             with_ms=with_it,
             steps=steps,
+            passes=self._blocks.of_passes,
             losses=losses,
             losses_without=losses_without,
             evidence=evidence,

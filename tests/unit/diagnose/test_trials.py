@@ -7,7 +7,7 @@ import pytest
 
 from torch_bottleneck.diagnose.trials import by_measurement, with_measured_pair
 from torch_bottleneck.model.diagnosis import Combination
-from torch_bottleneck.model.fix import Suggestion
+from torch_bottleneck.model.fix import MeasuredHere, Suggestion
 from torch_bottleneck.model.run import SourceSite
 from torch_bottleneck.model.verify import CompilerLook, TriedFix, TriedFixes
 
@@ -68,6 +68,25 @@ def test_what_was_seen_to_bring_next_to_nothing_comes_after_what_has_no_price() 
     )
     assert by_measurement(given[:1], tried(close), None, 100.0)[0].helps is None
     assert order(given, tried(close))[0] == "FX510"
+
+
+def test_what_trials_do_not_hold_stays_in_the_step() -> None:
+    """Of 100 ms 40 are an evaluation every so many steps: twice as fast without it, 70 ms remain."""
+    given = [suggestion("FX311", 50.0)]
+    found = tried(measured("FX311", 2.0))
+
+    def here(rows: TriedFixes, evaluation_ms: float) -> MeasuredHere:
+        (one,) = by_measurement(given, rows, None, 100.0, evaluation_ms=evaluation_ms)
+        assert one.measured is not None
+        return one.measured
+
+    without, apart = here(found, 0.0), here(found, 40.0)
+    assert (without.speedup, without.step_ms) == (pytest.approx(2.0), pytest.approx(50.0))
+    assert (apart.speedup, apart.step_ms) == (pytest.approx(100 / 70), pytest.approx(70.0))
+    assert apart.low is not None and apart.high is not None and without.high is not None
+    assert apart.low <= 100 / 70 <= apart.high < without.high
+    of_passes = tried(msgspec.structs.replace(measured("FX311", 2.0), passes=True))
+    assert here(of_passes, 40.0).step_ms == pytest.approx(50.0), "there it is part of each block"
 
 
 def test_without_trials_nothing_changes() -> None:
