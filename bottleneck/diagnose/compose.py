@@ -31,7 +31,6 @@ from ..model.diagnosis import BucketSizes, Diagnosis, Fleet, WhatIfResult
 from ..model.run import HostFacts, JsonValue
 from ..model.view import StepTimeline
 from ..timeline.result import Timeline
-from ..timeline.steps.rare import OTHER
 from ..timeline.steps.workload import read_workload
 from .all_ranks import Preview, Progress, read_job
 from .capture import capture_of, notes_of, outcome_of
@@ -101,7 +100,7 @@ def diagnose_paths(
     )
     others = applicable(matched, facts.context, what_ifs)
     rare = reading.basis.rare
-    evaluation_ms = rare.ms if rare is not None and rare.what != OTHER else 0.0
+    evaluation_ms = rare.ms if rare is not None and rare.ungraded else 0.0
     tried = by_measurement(
         matched, reading.rank.tried, run, step.true_ms, others=others, evaluation_ms=evaluation_ms
     )

@@ -37,8 +37,9 @@ class OperatorMarks:
         self.on = torch_private.device_kind() != "cpu"
 
     def end(self) -> None:
-        """Mark no more."""
-        self.on, self._around = False, None
+        """Mark no more; a step may end inside a call."""
+        self.on = False
+        self.leave()
 
     def enter(self, caller: FrameType) -> bool:
         """Begin the mark of a call; False for one inside another, which belongs to that one's lines."""
@@ -53,7 +54,7 @@ class OperatorMarks:
         return True
 
     def leave(self) -> None:
-        """End the mark that `enter` has begun."""
+        """End the mark that `enter` has begun, if it is not over."""
         around, self._around = self._around, None
         if around is not None:
             around.__exit__(None, None, None)

@@ -69,6 +69,8 @@ class RareWork:
     collects_ms: float = 0.0
     """Of `each_ms`: Python's garbage collector."""
     site: SourceSite | None = None
+    ungraded: bool = False
+    """Its steps are those in which a model runs without gradients: an evaluation's, or a rollout's."""
 
     @property
     def divided(self) -> str:
@@ -189,6 +191,7 @@ def find_rare(
         computes_ms=computes,
         collects_ms=collects,
         site=_evaluation_site(run) if what == EVALUATION else None,
+        ungraded=what == EVALUATION,
     )
 
 
@@ -221,6 +224,7 @@ def _in_later_steps(run: Run, n: int) -> RareWork | None:
         error_ms=_LONE_ERROR * each / every,
         steps=np.zeros(n, dtype=np.bool_),
         site=_evaluation_site(run),
+        ungraded=True,
     )
 
 

@@ -167,3 +167,19 @@ def test_putting_a_mark_is_no_time_of_the_call(monkeypatch: pytest.MonkeyPatch) 
         return found.share
 
     assert share(Slow) == pytest.approx(share(operator_lines.OperatorMarks), rel=0.01)
+
+
+def test_a_step_that_ends_inside_a_call_ends_its_mark() -> None:
+    """As one of a script without optimizers does, inside its backward."""
+    watch = RepeatWatch()
+    watch.begin()
+    x = torch.ones(3, requires_grad=True)
+    x.register_hook(lambda _: watch.step())
+    with profile(activities=[ProfilerActivity.CPU], acc_events=False) as recorded:
+        x.sum().backward()
+        torch.ones(3).cumsum(0)
+    watch.end()
+    marks = [event for event in recorded.events() if event.name.startswith(operator_lines._MARK)]
+    (last,) = [event for event in recorded.events() if event.name == "aten::cumsum"]
+    assert marks
+    assert all(mark.time_range.end <= last.time_range.start for mark in marks)
