@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..model.fix import Record
 
 RECORDS: dict[str, Record] = {
-    "FX101": Record(predictions=19, error=0.2066, close=6, bounds=1, held=1),
+    "FX101": Record(predictions=20, error=0.1799, close=6, bounds=1, held=1),
     "FX103": Record(predictions=4, error=0.0376, close=4, bounds=0, held=0),
     "FX105": Record(predictions=3, error=0.2857, close=0, bounds=0, held=0),
     "FX106": Record(predictions=0, error=None, close=0, bounds=1, held=1),
@@ -26,7 +26,7 @@ RECORDS: dict[str, Record] = {
     "FX311": Record(predictions=14, error=0.0695, close=10, bounds=0, held=0),
     "FX324": Record(predictions=1, error=0.4273, close=0, bounds=0, held=0),
     "FX325": Record(predictions=1, error=0.0551, close=1, bounds=0, held=0),
-    "FX326": Record(predictions=3, error=0.1133, close=1, bounds=5, held=4),
+    "FX326": Record(predictions=3, error=0.1133, close=1, bounds=6, held=5),
     "FX327": Record(predictions=0, error=None, close=0, bounds=1, held=1),
     "FX328": Record(predictions=1, error=0.0088, close=1, bounds=0, held=0),
     "FX329": Record(predictions=0, error=None, close=0, bounds=1, held=1),
