@@ -352,7 +352,7 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             if facts.run is not None and facts.run.launches_block
             else None,
             in_loop=asked.events_of(loop.loop) if asked is not None and loop is not None else None,
-            all_noted=facts.operators is not None,
+            lined=asked.chain != NO_LINE if asked is not None and facts.operators is not None else None,
             loop=loop,
         ),
     )

@@ -217,8 +217,30 @@ def test_what_a_loop_calls_belongs_to_it_wherever_it_stands() -> None:
     everything = np.ones(len(events), dtype=bool)
     spent = program.work[:, EAGER].sum(axis=1)
     share = spent[events].sum() / spent.sum()
-    assert (_of_loop(program, everything, 0.9 * share, events) == events).all()
-    assert (_of_loop(program, everything, 1.1 * share, events) == 1.1 * share).all(), "more than its lines"
+    assert (_of_loop(program, everything, 0.9 * share, events)[0] == events).all()
+    assert (_of_loop(program, everything, 1.1 * share, events)[0] == 1.1 * share).all(), "more than its lines"
+
+
+def test_what_samples_saw_beyond_a_loops_lines_lies_where_no_line_is_known() -> None:
+    _, program, _ = recorded()
+    everything = np.ones(len(program.kind), dtype=bool)
+    eager, host = program.work[:, EAGER].sum(axis=1), program.work[:, Work.HOST]
+    asked, lined = np.arange(len(eager)) % 4 == 0, np.arange(len(eager)) % 2 == 0
+    whole = float((eager + host).sum())
+
+    def price(sampled: float, asked: Any, lined: Any) -> float:
+        launching, other = _of_loop(program, everything, sampled, asked, lined)
+        return float((launching * eager + other * host).sum()) / whole
+
+    own = float(eager[asked].sum()) / whole
+    launching, _ = _of_loop(program, everything, own + 0.1, asked, lined)
+    assert (launching[lined] == asked[lined]).all()
+    assert price(own + 0.1, asked, lined) == pytest.approx(own + 0.1)
+    assert price(0.0, asked, lined) == pytest.approx(own), "its own is certain"
+    # A loop that calls no operator, and operators whose number differed from step to step.
+    nothing = np.zeros(len(eager), dtype=bool)
+    assert price(0.05, nothing, everything) == pytest.approx(min(0.05, float(host.sum()) / whole))
+    assert price(0.5, nothing, nothing) == pytest.approx(0.5)
 
 
 def test_a_loop_in_the_model_takes_its_waits_along_where_its_events_are_known() -> None:
@@ -230,18 +252,19 @@ def test_a_loop_in_the_model_takes_its_waits_along_where_its_events_are_known() 
     asked = np.arange(len(program.kind)) % 3 == 0
     waits = program.kind == EventKind.SYNC
     assert (waits & asked).any() and (waits & ~asked).any()
-    # Samples saw the loop for all of the time, which its lines do not take.
-    shares = LoopShares(forward=1.0, between=1.0, after=0.0, update=0.0, backward=0.0)
-    known = _without_loop(program, in_model, shares, asked, exact=True)
-    assert known.drop_at is not None and (known.drop_at == (waits & asked)).all()
+    shares = LoopShares(forward=0.0, between=0.0, after=0.0, update=0.0, backward=0.0)
+    lined = np.arange(len(program.kind)) % 6 != 0
+    known = _without_loop(program, in_model, shares, asked, lined)
+    assert known.drop_at is not None and (known.drop_at == (waits & asked & lined)).all()
     assert known.gone is not None
     for kind in (Work.DISPATCH, Work.SYNC):
-        assert (known.gone[:, kind] == np.where(asked, program.work[:, kind], 0.0)).all()
-    guessed = _without_loop(program, in_model, shares, asked, exact=False)
+        assert (known.gone[:, kind] == np.where(asked & lined, program.work[:, kind], 0.0)).all()
+    # Only nodes have lines.
+    guessed = _without_loop(program, in_model, shares, asked)
     assert guessed.drop_at is None
     assert guessed.gone is not None
     assert not guessed.gone[:, Work.SYNC].any()
-    assert (guessed.gone[:, Work.DISPATCH] == program.work[:, Work.DISPATCH]).all()
+    assert (guessed.gone[:, Work.DISPATCH] == np.where(asked, program.work[:, Work.DISPATCH], 0.0)).all()
 
 
 def test_below_a_line_of_the_users_stand_those_of_a_package_with_their_part(tmp_path: Path) -> None:

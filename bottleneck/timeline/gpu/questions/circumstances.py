@@ -62,7 +62,8 @@ class Circumstances:
     """Of each event, how long its launch took, (n,); None where launches do not wait for their kernels."""
     in_loop: NDArray[np.bool_] | None = None
     """Events that the lines of `loop` ask for, (n,); None where lines were not noted."""
-    all_noted: bool = False
-    """The lines of operators were, too: what a loop asks for is known without its samples."""
+    lined: NDArray[np.bool_] | None = None
+    """Events of which the lines are known, whether or not they record a gradient, (n,); None where only those
+    of nodes were noted."""
     loop: LoopPrice | None = None
     """The Python loop that takes most of the host's time."""

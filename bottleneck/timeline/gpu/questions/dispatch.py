@@ -149,18 +149,32 @@ def _compiled(
 
 
 def _of_loop(
-    program: Program, part: NDArray[np.bool_], sampled: float, asked: NDArray[np.bool_] | None
-) -> NDArray[np.float64]:
-    """Return the share of each event of a part of the step that is a loop's, (n,).
+    program: Program,
+    part: NDArray[np.bool_],
+    sampled: float,
+    asked: NDArray[np.bool_] | None,
+    lined: NDArray[np.bool_] | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the share of each event of a part of the step that is a loop's, (n,), and of other Python's.
 
-    `asked`: the events that the loop's own lines ask for. Functions that its rounds call stand elsewhere:
-    where samples saw the loop for longer, it is their share of all events.
+    `asked`: the events that the loop's own lines ask for. `lined`: those of which the lines are known; what
+    samples saw of the loop beyond its own lies among the others, and in Python that calls no operator. Where
+    only the nodes of a graph have lines, functions that its rounds call stand elsewhere: where samples saw
+    the loop for longer, it is their share of all events.
     """
-    if asked is not None:
-        spent = program.work[:, EAGER].sum(axis=1)
-        if spent[part & asked].sum() >= sampled * spent[part].sum():
-            return np.where(asked, 1.0, 0.0)
-    return np.full(len(program.kind), sampled)
+    eager, host = program.work[:, EAGER].sum(axis=1), program.work[:, Work.HOST]
+    everywhere = np.full(len(program.kind), sampled)
+    if asked is None:
+        return everywhere, everywhere
+    its = np.where(asked, 1.0, 0.0)
+    own = eager[part & asked].sum()
+    if lined is None:
+        found = its if own >= sampled * eager[part].sum() else everywhere
+        return found, found
+    rest = eager[part & ~lined].sum() + host[part].sum()
+    beyond = max(0.0, sampled * (eager + host)[part].sum() - own)
+    share = min(1.0, beyond / rest) if rest > 0 else 0.0
+    return np.where(lined, its, share), np.full(len(program.kind), share)
 
 
 def _without_launches(program: Program, share: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -169,35 +183,40 @@ def _without_launches(program: Program, share: NDArray[np.float64]) -> NDArray[n
 
 
 def _without_loop(
-    program: Program, work: DeviceWork, shares: LoopShares, asked: NDArray[np.bool_] | None, *, exact: bool
+    program: Program,
+    work: DeviceWork,
+    shares: LoopShares,
+    asked: NDArray[np.bool_] | None,
+    lined: NDArray[np.bool_] | None = None,
 ) -> Edit:
     """Take a loop's share out of the dispatch of model or update, or out of all that is launched beside them.
 
-    A loop in the loss causes its own waits, so they go with it; those of one in the model go where it is
-    `exact` which they are. What kernels take longer than the shortest one is their work, which one operator
-    for all rounds has to do, too: it stays.
+    `asked` and `lined` as in `_of_loop`. A loop in the loss causes its own waits, so they go with it; those
+    of one in the model go where their lines are known. What kernels take longer than the shortest one is
+    their work, which one operator for all rounds has to do, too: it stays.
     """
-    exact = exact and asked is not None
-    forward, between = (0.0, 0.0) if exact else (shares.forward, shares.between)
     model = work.reach.model
     others = [Work.OPTIMIZER, Work.ZERO_GRAD, Work.INPUT, Work.ASIDE]
     aside = ~model & (program.work[:, others] == 0.0).all(axis=1)
-    inner = np.where(model, _of_loop(program, model, forward, asked), 0.0)
-    beside = np.where(aside, _of_loop(program, aside, between, asked), 0.0)
+    inner, inner_host = (
+        np.where(model, share, 0.0) for share in _of_loop(program, model, shares.forward, asked, lined)
+    )
+    beside, beside_host = (
+        np.where(aside, share, 0.0) for share in _of_loop(program, aside, shares.between, asked, lined)
+    )
     gone = np.zeros_like(program.work)
-    for each in (*EAGER, Work.HOST):
+    for each in EAGER:
         gone[:, each] = (inner + beside) * program.work[:, each]
-    gone[:, Work.SYNC] = (inner + beside if exact else beside) * program.work[:, Work.SYNC]
+    gone[:, Work.HOST] = (inner_host + beside_host) * program.work[:, Work.HOST]
+    own = np.zeros_like(model) if asked is None or lined is None else asked & lined & (model | aside)
+    gone[:, Work.SYNC] = np.where(own, 1.0, beside) * program.work[:, Work.SYNC]
     # One operator for all matrices computes as much: what an optimizer's kernels do stays.
     gone[:, Work.OPTIMIZER] = np.maximum(
         gone[:, Work.OPTIMIZER], shares.update * program.work[:, Work.OPTIMIZER]
     )
     launched = aside[program.event] & (program.launch_work != Work.OPTIMIZER)
-    waits = program.kind == EventKind.SYNC
-    if exact:
-        waits &= (inner + beside) > 0
-    else:
-        waits &= aside & (shares.between >= _MOSTLY)
+    guessed = aside & (shares.between >= _MOSTLY) & (True if lined is None else ~lined)
+    waits = (program.kind == EventKind.SYNC) & (own | guessed)
     share = inner[program.event] + np.where(launched, beside[program.event], 0.0)
     return Edit(
         gone=gone,
@@ -244,7 +263,7 @@ def dispatch_questions(
     if known.loop is not None and (shares := loop_shares(known.loop.loop)) is not None:
         yield Question(
             WhatIf.LOOP_GONE,
-            _without_loop(program, work, shares, known.in_loop, exact=known.all_noted),
+            _without_loop(program, work, shares, known.in_loop, known.lined),
             f"replay without the loop's share of what its phase dispatches and waits for "
             f"({known.loop.samples}); one operator for all iterations takes time too",
             bound=True,
