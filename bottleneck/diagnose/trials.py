@@ -86,7 +86,7 @@ def by_measurement(
 ) -> tuple[Suggestion, ...]:
     """Put what was measured beside each suggestion, and order them by it.
 
-    `evaluation_ms` of the step are an evaluation's share, or a rollout's, which no steps of a trial hold.
+    `evaluation_ms` of the step are an evaluation's share, or a rollout's, which most trials do not hold.
 
     Of the others, which apply and are not suggested because another one rules them out, those are suggested
     that were measured to help, or that promise something where only a part of the other was tried, and does
@@ -267,7 +267,7 @@ def _measured(
     decision = decide_ratio(ratio, least_pairs=_LEAST_PAIRS, threshold=NEGLIGIBLE_SHARE)
     tolerance = widened(tolerance_of(filter(None, [row.fix, row.beside])), dtypes)
     loss, change = _loss(row, tried, tolerance)
-    left_out = evaluation_ms / true_ms if true_ms and not row.passes else 0.0
+    left_out = evaluation_ms / true_ms if true_ms and row.evaluates is False else 0.0
 
     def whole(of_ordinary: float | None) -> float | None:
         """Return by how much the mean step is faster: what trials do not hold stays."""

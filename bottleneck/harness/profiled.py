@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, TypeAlias
 
 import torch
 
@@ -42,6 +43,18 @@ def operator_calls(profile: Any, names: set[str]) -> list[OperatorCall] | None:
             )
         )
     return found
+
+
+Mark: TypeAlias = AbstractContextManager[object]
+
+
+def mark_of(name: str) -> Mark | None:
+    """Return a mark for the profiler that is no operator: no tracing and no mode of the script's sees it.
+
+    None where torch has none; `record_function` calls two operators.
+    """
+    mark = getattr(getattr(torch._C, "_profiler", None), "_RecordFunctionFast", None)
+    return mark(name) if mark is not None else None
 
 
 def record_operators(on: bool) -> None:

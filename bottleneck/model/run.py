@@ -564,7 +564,7 @@ class OperatorLines(_Record, frozen=True, kw_only=True):
 
     calls: dict[str, list[int]]
     """By name, like "aten::cumprod", of each call in the step, by their beginnings: index into `chains`; -1
-    where it is another operator that calls it, or the backward. Only names of which a call has a line."""
+    where it is another operator that calls it, or a thread of the backward's. Only names with a line."""
     chains: list[tuple[int, ...]]
     """The user's lines that were being run, the innermost first: indices into `sites`."""
     inner: list[int]

@@ -339,8 +339,8 @@ class TriedFix(msgspec.Struct, frozen=True, kw_only=True):
     """...and with it, in the block next to it."""
     steps: int = 0
     """Steps of a block."""
-    passes: bool = False
-    """A block is of whole passes over the data, with the evaluation behind each; no other block holds one."""
+    evaluates: bool | None = None
+    """Each block holds an evaluation, or several, as whole passes over the data may; None in older files."""
     losses: list[float | None] = []
     """Of the same steps as `TriedFixes.losses`, with the fix; None where not finite. Empty: not compared."""
     losses_without: list[float | None] = []

@@ -70,13 +70,9 @@ class Learned:
 
     def without_gradients(self, module: torch.nn.Module) -> None:
         """The program calls a module while gradients are off: the first such call of a step."""
-        self.evaluation()
+        self.sites.note("evaluation")
         self._seen.ungraded_modes.add(module.training)
         self._seen.without_gradients(module)
-
-    def evaluation(self) -> None:
-        """Note the line that evaluates: not one in a function that training calls, too."""
-        self.sites.note("evaluation", 4, apart_from="forward")
 
     def backward(self, *, is_update: bool) -> None:
         """A backward begins; in a program without optimizers the update follows it."""

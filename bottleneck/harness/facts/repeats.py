@@ -158,8 +158,11 @@ class RepeatWatch:
                 self._marks.begin()
 
     def operators(self, profile: Any) -> OperatorLines | None:
-        """Return below which lines operators were called, by the stopped profile of the first step."""
-        return self._marks.read(profile)
+        """Return below which lines operators were called, by the stopped profile of the first step.
+
+        None if not known, or not of the whole step.
+        """
+        return self._marks.read(profile) if self._on and self._everywhere else None
 
     def above_operators(self) -> list[tuple[str, str]] | None:
         """Return file and name of the user's functions below which operators run; None if not known."""
@@ -183,6 +186,7 @@ class RepeatWatch:
         if self._everywhere:
             self._mode.turn_off()
         self._marks.end()
+        self._marks.forget()
         self._replaced.undo()
         whole, self._on, self._everywhere = self._on, False, False
         self._forget()

@@ -5,6 +5,7 @@ In: a frame. Out: frames, and a table of lines as run.json holds them.
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -15,11 +16,13 @@ import torch
 from ...model.run import SourceSite
 from .sites import is_library
 
-MOST_FRAMES = 12
+MOST_FRAMES = 32
 """Of the user's, one in the other."""
 LONGEST = 80
 """Of a line's source."""
-_TORCH_AND_OURS: Final = (str(Path(torch.__file__).parent), str(Path(__file__).resolve().parents[2]))
+_TORCH_AND_OURS: Final = tuple(
+    f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).resolve().parents[2])
+)
 _PACKAGES: Final = ("site-packages", "dist-packages")
 
 Line: TypeAlias = tuple[SourceSite, str]

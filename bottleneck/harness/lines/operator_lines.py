@@ -11,11 +11,9 @@ import linecache
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
 
-from torch.autograd.profiler import record_function
-
 from ...model.run import OperatorLines, SourceSite
 from .. import torch_private
-from ..profiled import operators_inside
+from ..profiled import Mark, mark_of, operators_inside
 from .chains import LONGEST, Line, LineTable, leading_to
 from .sites import line_of
 
@@ -30,16 +28,20 @@ class OperatorMarks:
         self.on = False
         self._marks: dict[tuple[tuple[_At, ...], _At | None], str] = {}
         """The user's lines that lead to a call, the innermost first, and that of a package below them."""
-        self._around: record_function | None = None
+        self._around: Mark | None = None
 
     def begin(self) -> None:
-        """Mark calls from now on, where there is a device."""
-        self.on = torch_private.device_kind() != "cpu"
+        """Mark calls from now on, where there is a device, and torch has marks that are no operators."""
+        self.on = torch_private.device_kind() != "cpu" and mark_of("") is not None
 
     def end(self) -> None:
         """Mark no more; a step may end inside a call."""
         self.on = False
         self.leave()
+
+    def forget(self) -> None:
+        """Let go of what is known of the script."""
+        self._marks = {}
 
     def enter(self, caller: FrameType) -> bool:
         """Begin the mark of a call; False for one inside another, which belongs to that one's lines."""
@@ -49,9 +51,10 @@ class OperatorMarks:
         if not users:
             return False
         key = tuple(map(_at, users)), _at(inner) if inner is not None else None
-        self._around = record_function(self._marks.setdefault(key, f"{_MARK}{len(self._marks)}"))
-        self._around.__enter__()
-        return True
+        self._around = mark_of(self._marks.setdefault(key, f"{_MARK}{len(self._marks)}"))
+        if self._around is not None:
+            self._around.__enter__()
+        return self._around is not None
 
     def leave(self) -> None:
         """End the mark that `enter` has begun, if it is not over."""

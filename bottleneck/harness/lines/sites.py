@@ -13,7 +13,6 @@ import inspect
 import os
 import sys
 import sysconfig
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
@@ -152,25 +151,24 @@ class SiteBook:
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str, int, str], int] = {}
-        self._leading: defaultdict[str, set[tuple[CodeType, int]]] = defaultdict(set)
-        """By phase: all lines of the user's that lead to it."""
+        self._leading: set[tuple[CodeType, int]] = set()
+        """All lines of the user's that lead to a forward."""
 
-    def note(self, phase: str, skip: int = 3, *, apart_from: str = "") -> None:
+    def note(self, phase: str, skip: int = 3) -> None:
         """Count the line that is running now under this phase.
 
-        Where it leads to another one, too, it is the innermost around it that does not, if there is one.
+        Of an evaluation it is the innermost that leads to no forward of the training, if there is one.
         """
-        frame = innermost = user_frame(skip)
-        leading = set()
-        while frame is not None:
-            leading.add((frame.f_code, line_of(frame)))
-            frame = user_frame_of(frame.f_back)
-        self._leading[phase] |= leading
-        found, others = innermost, self._leading.get(apart_from, ())
-        while found is not None and (found.f_code, line_of(found)) in others:
-            found = user_frame_of(found.f_back)
-        found = found or innermost
-        if found is not None:
+        found = innermost = user_frame(skip)
+        if phase == "forward":
+            frame = innermost
+            while frame is not None:
+                self._leading.add((frame.f_code, line_of(frame)))
+                frame = user_frame_of(frame.f_back)
+        elif phase == "evaluation":
+            while found is not None and (found.f_code, line_of(found)) in self._leading:
+                found = user_frame_of(found.f_back)
+        if (found := found or innermost) is not None:
             code = found.f_code
             key = (phase, code.co_filename, line_of(found), code.co_name)
             self._counts[key] = self._counts.get(key, 0) + 1

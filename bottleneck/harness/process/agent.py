@@ -298,7 +298,7 @@ class Agent(StepObserver[LoaderWatch]):
 
     def first_evaluation(self, module: Any) -> None:  # noqa: ARG002 - the observer's signature
         """See `Observer`."""
-        self._learned.evaluation()
+        self._learned.sites.note("evaluation")
 
     @contextlib.contextmanager
     def _as_when_timed(self, roots: Iterable[type]) -> Iterator[None]:

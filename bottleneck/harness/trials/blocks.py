@@ -40,11 +40,6 @@ class Blocks:
             self._loader, self._batches, self._steps = id(loader), 0, 0
         self._batches += 1
 
-    @property
-    def of_passes(self) -> bool:
-        """Blocks are of whole passes over the data."""
-        return self._unit > 1
-
     def stepped(self) -> None:
         """A step has ended."""
         self._steps += 1
@@ -66,6 +61,11 @@ class Blocks:
         if self._validations is None:
             self._validations = each
         return compilations > 0 or each != self._validations
+
+    @property
+    def evaluate(self) -> bool:
+        """Each block that is not spoilt holds a validation, or several."""
+        return bool(self._validations)
 
     def single(self) -> None:
         """Blocks are of single steps again, without validations."""

@@ -344,7 +344,7 @@ class TrialWindow:
             without_ms=without,
             with_ms=with_it,
             steps=steps,
-            passes=self._blocks.of_passes,
+            evaluates=self._blocks.evaluate,
             losses=losses,
             losses_without=losses_without,
             evidence=evidence,

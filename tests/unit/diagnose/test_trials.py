@@ -73,7 +73,8 @@ def test_what_was_seen_to_bring_next_to_nothing_comes_after_what_has_no_price() 
 def test_what_trials_do_not_hold_stays_in_the_step() -> None:
     """Of 100 ms 40 are an evaluation every so many steps: twice as fast without it, 70 ms remain."""
     given = [suggestion("FX311", 50.0)]
-    found = tried(measured("FX311", 2.0))
+    old = measured("FX311", 2.0)
+    found = tried(msgspec.structs.replace(old, evaluates=False))
 
     def here(rows: TriedFixes, evaluation_ms: float) -> MeasuredHere:
         (one,) = by_measurement(given, rows, None, 100.0, evaluation_ms=evaluation_ms)
@@ -85,8 +86,9 @@ def test_what_trials_do_not_hold_stays_in_the_step() -> None:
     assert (apart.speedup, apart.step_ms) == (pytest.approx(100 / 70), pytest.approx(70.0))
     assert apart.low is not None and apart.high is not None and without.high is not None
     assert apart.low <= 100 / 70 <= apart.high < without.high
-    of_passes = tried(msgspec.structs.replace(measured("FX311", 2.0), passes=True))
+    of_passes = tried(msgspec.structs.replace(old, evaluates=True))
     assert here(of_passes, 40.0).step_ms == pytest.approx(50.0), "there it is part of each block"
+    assert here(tried(old), 40.0).step_ms == pytest.approx(50.0), "of an older file it is not known"
 
 
 def test_without_trials_nothing_changes() -> None:

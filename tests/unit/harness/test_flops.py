@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.facts.flops import FlopStep
+from torch_bottleneck.harness.lines import operator_lines
 from torch_bottleneck.harness.profiled import operator_calls
 from torch_bottleneck.model.flops import COSTLY_AT_TIMES, OperatorCall, costly_calls
 from torch_bottleneck.model.run import FlopCount
@@ -93,6 +95,24 @@ def test_what_telling_values_apart_computes_is_none_of_the_steps(
         parts(torch.randn(4, 6, requires_grad=True))
     of = len(operator_calls(alone, {"aten::select"}) or ())
     assert [(call.callee, call.of) for call in found.costly] == [("torch.select", of)]
+
+
+def test_the_lines_of_operators_are_those_of_the_first_step(
+    nothing_compiled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operator_lines, "torch_private", SimpleNamespace(device_kind=lambda: "cuda"))
+    layer, flops, store = torch.nn.Linear(16, 24), FlopStep(), Store(tmp_path / "run")
+    assert flops.begin(store)
+    for i, calls in enumerate((2, 5)):
+        for _ in range(calls):
+            layer(torch.ones(3, 16)).cumsum(0)
+        flops.cut(store, step=i, most=2)
+    found = store.run.operators
+    assert found is not None
+    assert len(found.calls["aten::cumsum"]) == 2
+    assert (
+        found.texts[found.chains[found.calls["aten::cumsum"][0]][0]] == "layer(torch.randn(3, 16)).cumsum(0)"
+    )
 
 
 def test_behind_the_counted_steps_come_two_for_other_ways(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_bottleneck.harness import torch_private
 from torch_bottleneck.harness.facts import repeats
@@ -183,3 +185,50 @@ def test_a_step_that_ends_inside_a_call_ends_its_mark() -> None:
     (last,) = [event for event in recorded.events() if event.name == "aten::cumsum"]
     assert marks
     assert all(mark.time_range.end <= last.time_range.start for mark in marks)
+
+
+class Seen(TorchDispatchMode):
+    """What a mode of the script's sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mark_is_no_operator_that_a_mode_of_the_scripts_sees() -> None:
+    """What `torch.jit.trace` records, too, is what operators are called."""
+    seen = Seen()
+
+    def step() -> None:
+        with seen:
+            torch.ones(3).cumsum(0)
+
+    assert lines(noted(step), "aten::cumsum")[0] == "torch.ones(3).cumsum(0)"
+    assert "aten.cumsum.default" in seen.names
+    assert not [name for name in seen.names if name.startswith("profiler")]
+
+
+def test_of_a_step_that_is_not_looked_at_to_its_end_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a stream is captured, which may not be waited for."""
+    calls = 0
+
+    def wait() -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 4:
+            raise RuntimeError("captured")
+
+    monkeypatch.setattr(torch_private, "wait_for_device", wait)
+    assert noted(lambda: [torch.ones(3).cumsum(0) for _ in range(5)]) is None
+
+
+def test_nothing_of_the_script_is_held_at_the_end() -> None:
+    watch = RepeatWatch()
+    watch.begin()
+    torch.ones(3).cumsum(0)
+    watch.end()
+    assert not watch._marks._marks

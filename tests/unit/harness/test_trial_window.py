@@ -337,9 +337,7 @@ def test_the_length_of_a_pass_is_that_of_the_loader_that_feeds_the_training_now(
     assert blocks.length(loaders[-1], once_a_pass=False, seconds=60.0, alone=True) == 15
     ends = [steps for steps in range(2, 16) if blocks.may_end(steps, 60.0)]
     assert ends == [5, 10, 15], "after whole passes"
-    assert blocks.of_passes
     blocks.single()
-    assert not blocks.of_passes
     assert blocks.length(others, once_a_pass=True, seconds=60.0, alone=True) == 15
     assert blocks.may_end(14, 60.0), "of this one nothing is known"
 

@@ -160,6 +160,19 @@ def test_what_no_node_asks_for_belongs_to_the_line_that_calls_the_operator() -> 
     assert events[waits].any() and not without.events_of(loop).any(), "what launches nothing, as well"
 
 
+def test_the_line_of_a_package_that_calls_an_operator_is_known() -> None:
+    trace, program, graph = recorded(UNGRADED)
+    noted = operators_of(trace, program)
+    package = SourceSite(file="/lib/site-packages/layers/norm.py", line=5, function="forward")
+    inside = msgspec.structs.replace(
+        noted, inner=[2], sites=[*noted.sites, package], texts=[*noted.texts, ""]
+    )
+    found = asked_by(trace, program, graph, inside)
+    new = (found.place == NO_LINE) & (found.line != NO_LINE)
+    assert {found.lines.sites[at] for at in found.inner[new].tolist()} == {package}
+    assert (found.inner[~new] == NO_LINE).all()
+
+
 def test_lines_that_a_graph_knows_too_are_the_same_ones() -> None:
     trace, program, graph = recorded(UNGRADED)
     found = asked_by(trace, program, graph, operators_of(trace, program, first=graph.sites[0]))
