@@ -352,6 +352,7 @@ def test_a_validation_after_some_passes_only_spoils_a_block(
     assert ratio is not None and ratio.low is not None and ratio.high is not None
     assert ratio.high / ratio.low < 1.1
     assert min(row.without_ms) == pytest.approx(220.0 if every == 1 else 20.0, rel=2 * SCATTER)
+    assert row.evaluates is (every == 1)
 
 
 def test_what_acts_once_in_a_pass_needs_the_time_for_some(
