@@ -4,10 +4,10 @@ In: a trace and its program. Out: which device activities were recomputed, the e
 out, what the forward launches, the most that could be recomputed, which of its operators recorded the
 backward, and which no backward visits.
 
-Inside a node of backward, an operator of the forward only (a linear layer, a convolution, a norm: their
-derivatives have other names) that is called with gradients on means that saved activations are being made
-again; all that is launched from the first such operator of the node to the last belongs to it. What a
-compiled graph recomputes is part of its kernels and cannot be told.
+Inside what a node of backward runs, and not its hooks, an operator of the forward only (a linear layer, a
+convolution, a norm: their derivatives have other names) means that saved activations are being made again;
+all that is launched from the first such operator of the node to the last belongs to it. What a compiled graph
+recomputes is part of its kernels and cannot be told.
 """
 
 from __future__ import annotations
@@ -58,9 +58,11 @@ def recomputed_ns(trace: Trace, *, thread: int, low_ns: int, high_ns: int) -> fl
 def _stretches(trace: Trace) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
     """Yield (thread, begins, ends) of recomputation, in order of time."""
     ops = trace.rows(Kind.OP, named=lambda name: bool(NODE.match(name) or _FORWARD_ONLY.match(name)))
-    # Hooks compute things as well, but record nothing for a backward.
-    ops = ops[trace.named(NODE, ops) | (trace.sequence[ops] >= 0)]
     is_node = trace.named(NODE, ops)
+    # Hooks compute things as well, but around what the node itself runs.
+    names = {NODE.sub("", trace.name_of(row)) for row in ops[is_node].tolist()}
+    its = is_node | trace.inside(ops, trace.rows(Kind.OP, named=names))
+    ops, is_node = ops[its], is_node[its]
     for tid in np.unique(trace.tid[ops[is_node]]).tolist():
         mine = trace.tid[ops] == tid
         spans = _spans(trace, ops[mine], is_node[mine])

@@ -23,6 +23,12 @@ from .traces import BACKWARD, TraceWriter
 NODE = "autograd::engine::evaluate_function: AddmmBackward0"
 
 
+def node(writer: TraceWriter, begin: float, length: float, name: str = "AddmmBackward0") -> None:
+    """A node of the backward: what the engine does for it, hooks included, and what it runs itself."""
+    writer.row(f"autograd::engine::evaluate_function: {name}", "cpu_op", begin, length, BACKWARD)
+    writer.row(name, "cpu_op", begin + 1, length - 2, BACKWARD)
+
+
 def read(writer: TraceWriter, end: float) -> tuple[Trace, Program]:
     writer.steps([0, end])
     trace = writer.build()
@@ -46,25 +52,26 @@ def forward(writer: TraceWriter) -> None:
 def test_what_lies_between_the_first_and_the_last_forward_operator_is_recomputed() -> None:
     writer = TraceWriter()
     forward(writer)
-    writer.row(NODE, "cpu_op", 100, 200, BACKWARD)
-    writer.row("aten::layer_norm", "cpu_op", 110, 20, BACKWARD, sequence=3)
+    node(writer, 100, 200)
+    writer.row("aten::layer_norm", "cpu_op", 110, 20, BACKWARD)
     writer.launch(112, 5, start=120, length=10, tid=BACKWARD)
     writer.row("aten::add", "cpu_op", 140, 10, BACKWARD)
     writer.launch(142, 5, start=150, length=10, tid=BACKWARD)
-    writer.row("aten::linear", "cpu_op", 160, 20, BACKWARD, sequence=3)
+    writer.row("aten::linear", "cpu_op", 160, 20, BACKWARD)
     writer.launch(165, 5, start=175, length=10, tid=BACKWARD)
     writer.row("aten::mm", "cpu_op", 220, 20, BACKWARD)
     writer.launch(225, 5, start=235, length=10, tid=BACKWARD)
     assert marked(writer, 400) == [False, True, True, True, False]
 
 
-def test_what_a_hook_computes_without_gradients_is_no_recomputation() -> None:
+def test_what_a_hook_computes_is_no_recomputation() -> None:
     """As gradients of each sample are: an einsum of what the forward had and of the gradient."""
     writer = TraceWriter()
     forward(writer)
     writer.row(NODE, "cpu_op", 100, 200, BACKWARD)
     writer.row("aten::einsum", "cpu_op", 110, 20, BACKWARD)
     writer.launch(112, 5, start=120, length=10, tid=BACKWARD)
+    writer.row("AddmmBackward0", "cpu_op", 200, 90, BACKWARD)
     writer.row("aten::mm", "cpu_op", 220, 20, BACKWARD)
     writer.launch(225, 5, start=235, length=10, tid=BACKWARD)
     assert marked(writer, 400) == [False, False, False]
@@ -73,12 +80,10 @@ def test_what_a_hook_computes_without_gradients_is_no_recomputation() -> None:
 def test_reentrant_recomputation_ends_where_its_own_backward_begins() -> None:
     writer = TraceWriter()
     forward(writer)
-    writer.row(
-        "autograd::engine::evaluate_function: CheckpointFunctionBackward", "cpu_op", 100, 300, BACKWARD
-    )
-    writer.row("aten::linear", "cpu_op", 110, 20, BACKWARD, sequence=3)
+    node(writer, 100, 300, "CheckpointFunctionBackward")
+    writer.row("aten::linear", "cpu_op", 110, 20, BACKWARD)
     writer.launch(115, 5, start=125, length=10, tid=BACKWARD)
-    writer.row(NODE, "cpu_op", 200, 100, BACKWARD)
+    node(writer, 200, 100)
     writer.row("aten::mm", "cpu_op", 210, 20, BACKWARD)
     writer.launch(215, 5, start=225, length=10, tid=BACKWARD)
     assert marked(writer, 500) == [False, True, False]
@@ -86,11 +91,11 @@ def test_reentrant_recomputation_ends_where_its_own_backward_begins() -> None:
 
 def test_a_backward_of_the_user_s_own_recomputes_by_steps() -> None:
     writer = TraceWriter()
-    writer.row("autograd::engine::evaluate_function: FlowBackward", "cpu_op", 100, 300, BACKWARD)
+    node(writer, 100, 300, "FlowBackward")
     for begin in (110, 210):
-        writer.row("aten::linear", "cpu_op", begin, 20, BACKWARD, sequence=3)
+        writer.row("aten::linear", "cpu_op", begin, 20, BACKWARD)
         writer.launch(begin + 5, 5, start=begin + 15, length=10, tid=BACKWARD)
-        writer.row(NODE, "cpu_op", begin + 30, 50, BACKWARD)
+        node(writer, begin + 30, 50)
         writer.row("aten::mm", "cpu_op", begin + 40, 20, BACKWARD)
         writer.launch(begin + 45, 5, start=begin + 55, length=10, tid=BACKWARD)
     assert marked(writer, 500) == [True, False, True, False]
@@ -165,8 +170,8 @@ def test_what_the_labelled_forward_launches_could_be_repeated() -> None:
 def test_without_it_neither_device_nor_host_does_the_work() -> None:
     writer = TraceWriter()
     forward(writer)
-    writer.row(NODE, "cpu_op", 100, 400, BACKWARD)
-    writer.row("aten::linear", "cpu_op", 110, 100, BACKWARD, sequence=3)
+    node(writer, 100, 400)
+    writer.row("aten::linear", "cpu_op", 110, 100, BACKWARD)
     writer.launch(200, 5, start=210, length=100, tid=BACKWARD)
     writer.row("aten::mm", "cpu_op", 320, 20, BACKWARD)
     writer.launch(325, 5, start=335, length=10, tid=BACKWARD)
