@@ -39,7 +39,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What asked for each activity, (m,): indices into the lists of `Lines`, NO_LINE where not known."""
+    """What asked for each activity, (m,), unless said otherwise: indices into lists of `Lines`, or NO_LINE."""
 
     graph: GraphLines
     lines: Lines
@@ -48,7 +48,7 @@ class Asked:
     node: NDArray[np.intp]
     """Into `names`."""
     chain: NDArray[np.intp]
-    """Of each event, (n,)."""
+    """Of each event, (n,), those of the update among them."""
     place: NDArray[np.intp]
     """In the order of the graph's nodes."""
     backward: NDArray[np.bool_]
@@ -154,10 +154,11 @@ def _with_operators(asked: Asked, trace: Trace, program: Program, operators: Ope
     """
     rows, chain = operators_with_lines(trace, program.mark_ns.astype(np.int64), operators)
     around = _around(trace, program, rows)
-    lines = asked.lines
+    lines, known = asked.lines, len(asked.lines.sites)
     place = {site: at for at, site in enumerate(lines.sites)}
-    index = [place.setdefault(site, len(place)) for site in operators.sites]
-    added = [text for at, text in zip(index, operators.texts, strict=True) if at >= len(lines.texts)]
+    new = {s: text for s, text in zip(operators.sites, operators.texts, strict=True) if s not in place}
+    place |= {site: known + at for at, site in enumerate(new)}
+    index = [place[site] for site in operators.sites]
     chains = [tuple(index[line] for line in each) for each in operators.chains]
     names, name_of_row = np.unique([trace.name_of(row) for row in rows.tolist()], return_inverse=True)
 
@@ -170,8 +171,8 @@ def _with_operators(asked: Asked, trace: Trace, program: Program, operators: Ope
     return replace(
         asked,
         lines=Lines(
-            sites=list(place),
-            texts=[*lines.texts, *added],
+            sites=[*lines.sites, *new],
+            texts=[*lines.texts, *new.values()],
             names=[*lines.names, *names.tolist()],
             chains=[*lines.chains, *chains],
         ),
