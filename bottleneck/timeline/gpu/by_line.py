@@ -39,7 +39,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What asked for each activity, (m,), unless said otherwise: indices into lists of `Lines`, or NO_LINE."""
+    """What asked for each activity, (m,), if nothing else is said: indices into `Lines`, or NO_LINE."""
 
     graph: GraphLines
     lines: Lines
