@@ -71,6 +71,7 @@ from .repeats import is_untrained
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 """The memory format with channels innermost, by a tensor's dimensions."""
 _ENVIRONMENTS = ("gymnasium", "gym", "dm_env", "pettingzoo")
+"""Libraries of what agents act in."""
 ENVIRONMENT = (
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ALLOC_CONF",
@@ -361,7 +362,7 @@ def _read_seen(settings: dict[str, JsonValue], seen: Seen, optimizers: Sequence[
         settings["ungraded.inside"] = True
     if seen.ungraded_modes:
         settings["ungraded.training"] = False not in seen.ungraded_modes
-        if in_environment():
+        if _in_environment():
             settings["ungraded.environment"] = True
     if seen.scaler is not None:
         settings["grad_scaler"] = seen.scaler
@@ -369,8 +370,8 @@ def _read_seen(settings: dict[str, JsonValue], seen: Seen, optimizers: Sequence[
         settings["zero_grad.set_to_none"] = seen.set_to_none
 
 
-def in_environment() -> bool:
-    """Return whether a library of what agents act in is loaded: there a model may act in evaluation mode."""
+def _in_environment() -> bool:
+    """Return whether such a library is loaded: there a model may act in evaluation mode."""
     return any(name in sys.modules for name in _ENVIRONMENTS)
 
 

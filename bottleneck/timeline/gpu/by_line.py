@@ -160,7 +160,7 @@ def _with_operators(asked: Asked, trace: Trace, program: Program, operators: Ope
     place |= {site: known + at for at, site in enumerate(new)}
     index = [place[site] for site in operators.sites]
     chains = [tuple(index[line] for line in each) for each in operators.chains]
-    names, name_of_row = np.unique([trace.name_of(row) for row in rows.tolist()], return_inverse=True)
+    codes, name_of_row = np.unique(trace.name[rows], return_inverse=True)
 
     def by_chain(values: list[int]) -> NDArray[np.intp]:
         return np.array(values, dtype=np.intp)[chain]
@@ -173,7 +173,7 @@ def _with_operators(asked: Asked, trace: Trace, program: Program, operators: Ope
         lines=Lines(
             sites=[*lines.sites, *new],
             texts=[*lines.texts, *new.values()],
-            names=[*lines.names, *names.tolist()],
+            names=[*lines.names, *(trace.names[code] for code in codes.tolist())],
             chains=[*lines.chains, *chains],
         ),
         line=_of(by_chain([each[0] if each else NO_LINE for each in chains]), rest, otherwise=asked.line),

@@ -60,7 +60,7 @@ def _stretches(trace: Trace) -> Iterator[tuple[int, NDArray[np.int64], NDArray[n
     ops = trace.rows(Kind.OP, named=lambda name: bool(NODE.match(name) or _FORWARD_ONLY.match(name)))
     is_node = trace.named(NODE, ops)
     # Hooks compute things as well, but around what the node itself runs.
-    names = {NODE.sub("", trace.name_of(row)) for row in ops[is_node].tolist()}
+    names = {NODE.sub("", trace.names[code]) for code in np.unique(trace.name[ops[is_node]]).tolist()}
     its = is_node | trace.inside(ops, trace.rows(Kind.OP, named=names))
     ops, is_node = ops[its], is_node[its]
     for tid in np.unique(trace.tid[ops[is_node]]).tolist():
