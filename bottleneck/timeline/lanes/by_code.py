@@ -246,10 +246,11 @@ def rare_nodes(
     if tree is None:
         return rare, ()
     extras = tree.extras()
+    if (most := tree.root.most().site_time()) is not None:
+        rare = replace(rare, site=most.site)
     if not (rare.evaluates or not extras or extras[0].evaluates or extras[0].leaves_out):
         # A model may act there, and what its actions meet takes longer; a rollout is left as it is.
-        whole_ms = sum(extra.total_ms for extra in extras)
-        rare = replace(rare, what=OTHER) if 2 * extras[0].total_ms >= whole_ms else rare
+        rare = replace(rare, what=OTHER) if 2 * extras[0].total_ms >= tree.root.total_ms else rare
     nodes = extra_nodes(
         tree,
         true_ms=ordinary_ms + rare.ms,

@@ -590,6 +590,27 @@ def test_where_a_model_acts_the_rare_work_is_what_takes_most_of_it(simulated_ms:
     assert rare_nodes(stacks, rare, ordinary_ms=70.0)[0].what == what
 
 
+def test_what_makes_the_input_of_many_steps_is_named_by_its_line_and_not_by_a_small_extra_of_these() -> None:
+    stacks = saving(at_steps=(3, 7, 11), ms=1.0)
+    stacks.frames.append(at(140, "walkers.step()", function="collect", loops=()))
+    stacks.stacks.append([len(stacks.frames) - 1])
+    for step in (3, 7, 11):
+        stacks.step.append(step)
+        stacks.stack.append(len(stacks.stacks) - 1)
+        stacks.phase.append(stacks.phases.index("data"))
+        stacks.after.append(stacks.phases.index("data"))
+        stacks.us.append(300_000)
+        stacks.counts.append(1)
+        stacks.step_ms[step] += 300.0
+    elsewhere = SourceSite(file="/me/train.py", line=115, function="estimate")
+    rare = RareWork(
+        what="forward passes", evaluates=False, each_ms=301.0, every=4.0, error_ms=0.0,
+        steps=np.zeros(0, dtype=np.bool_), site=elsewhere,
+    )  # fmt: skip
+    found, _ = rare_nodes(stacks, rare, ordinary_ms=70.0)
+    assert (found.what, found.site and found.site.line) == ("forward passes", 140)
+
+
 def test_without_samples_there_is_no_tree() -> None:
     assert build_tree(Stacks(), true_ms=10.0, phases_ms={}) is None
 
