@@ -267,7 +267,7 @@ class Watch(_Record, frozen=True, kw_only=True):
     account: list[AccountLine]
     acts: bool = False
     """The part "validation" is none, or lacks `model.eval()`: all modules that run without gradients are in
-    training mode, as in a rollout."""
+    training mode, as in a rollout, or act in an environment whose library is loaded."""
     explained_share: float
     goodput: float | None
     """Share of the wall-clock in which training steps ran at their best speed; None without steps."""

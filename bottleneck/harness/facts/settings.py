@@ -362,7 +362,7 @@ def _read_seen(settings: dict[str, JsonValue], seen: Seen, optimizers: Sequence[
         settings["ungraded.inside"] = True
     if seen.ungraded_modes:
         settings["ungraded.training"] = False not in seen.ungraded_modes
-        if _in_environment():
+        if in_environment():
             settings["ungraded.environment"] = True
     if seen.scaler is not None:
         settings["grad_scaler"] = seen.scaler
@@ -370,8 +370,8 @@ def _read_seen(settings: dict[str, JsonValue], seen: Seen, optimizers: Sequence[
         settings["zero_grad.set_to_none"] = seen.set_to_none
 
 
-def _in_environment() -> bool:
-    """Return whether such a library is loaded: there a model may act in evaluation mode."""
+def in_environment() -> bool:
+    """Return whether a library of environments is loaded: there a model may act in evaluation mode."""
     return any(name in sys.modules for name in _ENVIRONMENTS)
 
 

@@ -18,6 +18,7 @@ from ...clocks import perf_counter_ns
 from ...runs.store import reason_of
 from ..events.buffer import NOBODY
 from ..events.table import EVALUATION, FETCH, FORWARD, SAVE
+from ..facts.settings import in_environment
 from ..lines.sites import user_site
 from ..loading.batches import size_of, tensors_of
 from ..torch_private import PHASE_FUNCTIONS
@@ -197,7 +198,7 @@ class StepWatch(StepObserver[EpochStarts]):
     @harmless
     def first_evaluation(self, module: Any) -> None:
         """See `Observer`."""
-        self._job.ungraded_modes.add(module.training)
+        self._job.acting.add(module.training or in_environment())
         self._job.seen_at("validation", user_site())
 
     def steps_to_hold(self) -> int:

@@ -77,8 +77,8 @@ class JobWatch:
         self.phase: Callable[[list[Frame]], str] = no_phase
         """Innermost phase that is open, once torch is there; may be asked by another thread."""
         self.training_thread: Callable[[], int | None] = lambda: None
-        self.ungraded_modes: set[bool] = set()
-        """Whether modules that were called without gradients were in training mode."""
+        self.acting: set[bool] = set()
+        """Whether modules that were called without gradients act: in training mode, or in an environment."""
         self.first_step_ns: int | None = None
         """When the first step began, which may still be under way."""
         self.wants_look = False
@@ -281,7 +281,7 @@ class JobWatch:
             at_ns=self._until_ns,
             ended=ended,
             parts=self.account.parts(),
-            acts=self.ungraded_modes == {True},
+            acts=self.acting == {True},
             steps=self.account.steps,
             usual_ms=self.account.usual_ms,
             best_ms=self.series.best_ms,

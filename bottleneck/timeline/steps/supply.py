@@ -107,10 +107,8 @@ def is_bursty(loader: LoaderFacts | None, *, rest_ms: float) -> bool | None:
     """Return whether supply keeps up on average but single fetches wait; None if unknown."""
     if loader is None or not loader.num_workers or len(loader.wait_ms) < _FEWEST_FETCHES:
         return None
-    made = production_ms(loader)
-    if made is None:
-        return None
-    return made / loader.num_workers < _KEEPS_UP * rest_ms and burst_share(loader) > _BURST
+    made = made_every_ms(loader)
+    return None if made is None else made < _KEEPS_UP * rest_ms and burst_share(loader) > _BURST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ class Job:
         self.began_ns = perf_counter_ns()
         self.taken: list[Any] = []
         self.validations = 0
-        self.ungraded_modes: set[bool] = set()
+        self.acting: set[bool] = set()
         self.account = SimpleNamespace(usual_ms=None)
         self.first_step_ns: int | None = None
 
@@ -133,7 +134,12 @@ def test_classes_of_torch_keep_their_methods_between_counting_and_noting(
         assert kinds.count("nc") >= 5
         with torch.no_grad():
             model(x)
-        assert job.validations == 1 and job.ungraded_modes == {True}
+        assert job.validations == 1 and job.acting == {True}
+        model.eval()
+        monkeypatch.setitem(sys.modules, "gymnasium", ModuleType("gymnasium"))
+        with torch.no_grad():
+            model(x)
+        assert job.acting == {True}
     finally:
         watch.uninstall()
     assert "__call__" not in vars(torch.nn.Linear)

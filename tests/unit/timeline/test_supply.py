@@ -8,9 +8,9 @@ import pytest
 
 from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.diagnosis import WhatIfResult
-from torch_bottleneck.model.run import SiteTime, SourceSite
+from torch_bottleneck.model.run import LoaderFacts, Production, SiteTime, SourceSite
 from torch_bottleneck.timeline.steps.baseline import Baseline
-from torch_bottleneck.timeline.steps.supply import InputSupply, made_ahead, supply_answers
+from torch_bottleneck.timeline.steps.supply import InputSupply, is_bursty, made_ahead, supply_answers
 
 PLACE = SourceSite(file="data.py", line=38, function="open_case")
 SUPPLY = InputSupply(
@@ -75,3 +75,16 @@ def test_made_ahead_in_one_other_thread_the_longer_of_making_and_training_remain
     ahead = made_ahead(ready, host_ms=host_ms, true_ms=100.0)
     assert (ahead.step_ms, ahead.saves_ms) == (pytest.approx(step_ms), pytest.approx(100.0 - step_ms))
     assert ahead.bound, "the threads share Python's lock"
+
+
+@pytest.mark.parametrize(("per_step", "bursty"), [(1, True), (4, False)])
+def test_workers_keep_up_where_they_hand_over_the_batches_of_a_whole_step(
+    per_step: int, *, bursty: bool
+) -> None:
+    """Two workers take 40 ms for a batch, and a step computes for 50 ms; one fetch in twenty waits."""
+    loader = LoaderFacts(
+        id=1, cls="DataLoader", num_workers=2, fetches=80,
+        wait_ms=[500.0 if n % 20 == 19 else 0.1 for n in range(80)],
+        wait_step=[n // per_step for n in range(80)], production=Production(where="workers", fetch_ms=[40.0]),
+    )  # fmt: skip
+    assert is_bursty(loader, rest_ms=50.0) is bursty
