@@ -25,7 +25,7 @@ UNSEEN44 = (
             "lantern_mill.py: similar, different = self.choose(index)",
             "lantern_mill.py: return self.data[index], self.data[similar]",
             "lantern_mill.py: anchor, similar, different, _ = next(stream)",
-            "lantern_mill.py: loader = DataLoader(dataset, batch_size=BATCH",
+            "lantern_mill.py: loader = DataLoader(",
             "lantern_mill.py: yield from loader",
         ),
     ),
