@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 
 from ..errors import InputError
-from ..model.run import CompileFacts, LoaderFacts, Run, Stacks
+from ..model.run import CompileFacts, LoaderFacts, Run
+from ..model.stacks import Stacks
 from ..model.verify import TriedFixes
 from ..timeline.trace.table import Trace
 from .reader import read_trace

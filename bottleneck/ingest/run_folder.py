@@ -14,8 +14,9 @@ import msgspec
 from ..errors import InputError
 from ..files import is_file, read_json
 from ..model.documents import RUN_FILE, read_run
-from ..model.run import CompileFacts, LoaderFacts, Run, Stacks
+from ..model.run import CompileFacts, LoaderFacts, Run
 from ..model.snapshot import FAILURE_SUFFIX
+from ..model.stacks import Stacks
 from ..model.verify import TriedFixes
 from .rank import Rank
 

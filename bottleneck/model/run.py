@@ -253,51 +253,6 @@ class LoopTime(_Record, frozen=True, kw_only=True):
         return self.begins or self.site.line, self.last_line
 
 
-class StackFrame(_Record, frozen=True, kw_only=True):
-    """A frame of the user's in a sampled stack."""
-
-    file: str
-    line: int
-    function: str = ""
-    call: str = ""
-    """What runs at that line, as written: `gc.collect()`, `table.iloc[i]`; empty if not known."""
-    callee: str = ""
-    """`module.name` of the library function that is called there."""
-    via: str = ""
-    """`module.name` of the library function that called this frame; empty if the user's own code did."""
-    loops: tuple[tuple[int, int], ...] = ()
-    """First and last line of the loops around the line in its function, the outermost first."""
-    discards: bool = False
-    """The statement there is a call by itself, whose value is thrown away."""
-
-
-class Stacks(_Record, frozen=True, kw_only=True):
-    """stacks.json: samples of the training thread's stack in steps with nothing else attached.
-
-    Samples are columns of equal length, in order of time. A row that does not count marks the beginning
-    of a phase, with its stack.
-    """
-
-    frames: list[StackFrame] = []
-    stacks: list[list[int]] = []
-    """Positions in `frames`, the outermost first."""
-    phases: list[str] = []
-    """Names of phases; the first is empty: outside every phase."""
-    step_ms: list[float] = []
-    """The steps of this window."""
-    step: list[int] = []
-    """Position in `step_ms`."""
-    stack: list[int] = []
-    phase: list[int] = []
-    """The innermost phase that was open, as a position in `phases`."""
-    after: list[int] = []
-    """The last that had ended, of data, forward, backward and optimizer."""
-    us: list[int] = []
-    """Time that the sample stands for: since the one before."""
-    counts: list[int] = []
-    """1; 0 where the row marks the beginning of a phase."""
-
-
 class Overhead(_Record, frozen=True, kw_only=True):
     """What the capture itself cost, measured."""
 

@@ -116,6 +116,8 @@ class CodeNode(msgspec.Struct, frozen=True, kw_only=True):
     """It is what the rounds of a loop of the user's run, of one that does not hold the training."""
     children: tuple[CodeNode, ...] = ()
     """The longest first; without those below 1 % of the step."""
+    below: tuple[CodeNode, ...] = ()
+    """The same of lines of packages, where training runs below it: only told, as none is the user's."""
 
     @property
     def site(self) -> SourceSite | None:
@@ -127,6 +129,16 @@ class CodeNode(msgspec.Struct, frozen=True, kw_only=True):
         yield self
         for child in self.children:
             yield from child.walk()
+
+    @property
+    def told(self) -> list[CodeNode]:
+        """What it calls, lines of packages too, the longest first."""
+        return sorted((*self.children, *self.below), key=lambda node: -node.ms)
+
+    @property
+    def roles(self) -> set[Role]:
+        """Its own, and those of all that is told below it."""
+        return {self.role}.union(*(node.roles for node in self.told))
 
     def looped_ms(self) -> float:
         """Return the time of the user's own Python and of operators in the rounds of loops, ms per step.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import linecache
 import threading
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
@@ -19,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...clocks import perf_counter_ns, sleep
-from ...model.run import StackFrame, Stacks
+from ...model.stacks import StackFrame, Stacks
 from ..signals import signals_go_elsewhere
-from .calls import name_of, place_of
+from .calls import name_of, place_of, position_of
+from .chains import LONGEST, MOST_FRAMES, is_of_package
 from .frames import stack_of, threads
 from .sites import is_library
 from .switching import short_switches
@@ -51,6 +53,7 @@ _ASKS_FOR_ITEMS = {
 }
 """Of these the function below says what is called: they only ask what they are given for its items."""
 
+_Chain = tuple[StackFrame, ...]
 _Stack = tuple[tuple[int, int], ...]
 """(identity of the code, instruction) of each frame, the innermost first."""
 _DEEPEST = 64
@@ -68,7 +71,8 @@ class StackSampler:
         self._namespaces: dict[int, dict[str, Any]] = {}
         """Globals of each code. Let go of as soon as its lines are known: what they hold, like a file that is
         flushed when it goes, must not outlive the script."""
-        self._chains: dict[_Stack, tuple[StackFrame, ...]] = {}
+        self._chains: dict[_Stack, tuple[_Chain, _Chain]] = {}
+        """The user's frames, and those of packages below them."""
         # No `Counter`: what it does for a new key is Python, which dynamo would look at.
         self._noted: dict[tuple[str, _Stack], int] = {}
         self._begun: dict[str, int] = {}
@@ -108,29 +112,40 @@ class StackSampler:
         """Return what was seen in these steps."""
         phases = _Phases(self._log)
         frames: dict[StackFrame, int] = {}
-        chains: dict[tuple[int, ...], int] = {}
+        chains: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
         known: dict[_Stack, int] = {}
+        leads: set[_Chain] = set()
+        """Chains of the user's whose last line runs training."""
         out: list[tuple[int, int, int, int, int, int]] = []
         names: dict[str, int] = {"": 0}
         begins = [begin for begin, _ in steps]
+        rows: list[tuple[int, _Stack, str, str, int, int]] = []
         for when, for_ns, stack, anchor in sorted(self._rows, key=lambda row: row[0]):
             step = bisect_right(begins, when) - 1
             if step < 0 or when > steps[step][1]:
                 continue
-            if stack not in known:
-                if stack not in self._chains:
-                    self._chains[stack] = tuple(self._chain(stack))
-                chain = tuple(frames.setdefault(frame, len(frames)) for frame in self._chains[stack])
-                known[stack] = chains.setdefault(chain, len(chains))
+            if stack not in self._chains:
+                self._chains[stack] = self._chain(stack)
             inside, before = phases.at(when)
-            inside = anchor or inside
+            if (anchor or inside) in _ANCHORS:
+                leads.add(self._chains[stack][0])
+            rows.append((step, stack, anchor or inside, before, for_ns // 1000, int(not anchor)))
+        for step, stack, inside, before, us, counts in rows:
+            if stack not in known:
+                users, below = self._chains[stack]
+                chain, inner = (
+                    tuple(frames.setdefault(frame, len(frames)) for frame in part)
+                    for part in (users, below if users in leads else ())
+                )
+                known[stack] = chains.setdefault((chain, inner), len(chains))
             phase, after = (names.setdefault(name, len(names)) for name in (inside, before))
-            out.append((step, known[stack], phase, after, for_ns // 1000, int(not anchor)))
+            out.append((step, known[stack], phase, after, us, counts))
         self._namespaces = {}
         columns = list(zip(*out, strict=True)) or [()] * 6
         return Stacks(
             frames=list(frames),
-            stacks=[list(chain) for chain in chains],
+            stacks=[list(chain) for chain, _ in chains],
+            below=[list(inner) for _, inner in chains],
             phases=list(names),
             step_ms=[round((end - begin) / 1e6, 3) for begin, end in steps],
             step=list(columns[0]),
@@ -190,9 +205,13 @@ class StackSampler:
 
     # -- afterwards ------------------------------------------------------------------------------
 
-    def _chain(self, stack: _Stack) -> list[StackFrame]:
-        """Return the frames of the user's, the outermost first, each with what it calls in a library."""
+    def _chain(self, stack: _Stack) -> tuple[_Chain, _Chain]:
+        """Return the frames of the user's, the outermost first, each with what it calls in a library.
+
+        And those of packages below them.
+        """
         out: list[StackFrame] = []
+        below: list[StackFrame] = []
         above = ""
         for key, instruction in reversed(stack):
             code, namespace = self._codes[key], self._namespaces[key]
@@ -203,7 +222,10 @@ class StackSampler:
                 above = name
                 if out and out[-1].callee in _ASKS_FOR_ITEMS:
                     out[-1] = msgspec.structs.replace(out[-1], callee=name)
+                if is_of_package(code.co_filename) and len(below) < MOST_FRAMES:
+                    below.append(_of_package(code, instruction))
                 continue
+            below.clear()
             place = place_of(code, instruction, namespace)
             out.append(
                 StackFrame(
@@ -218,7 +240,15 @@ class StackSampler:
                 )
             )
             above = ""
-        return out
+        return tuple(out), tuple(below)
+
+
+def _of_package(code: CodeType, instruction: int) -> StackFrame:
+    """Return a frame with the source of its line: to take the files of packages apart takes long."""
+    line = position_of(code, instruction)[0]
+    text = linecache.getline(code.co_filename, line).strip()[:LONGEST]
+    text += "...)" if text.endswith("(") else ""
+    return StackFrame(file=code.co_filename, line=line, function=code.co_name, call=text)
 
 
 class _Phases:

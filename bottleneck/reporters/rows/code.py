@@ -83,9 +83,9 @@ def _without(node: CodeNode, true_ms: float | None) -> str:
 
 
 def _beside(node: CodeNode) -> Iterator[CodeNode]:
-    for child in node.children:
+    for child in node.told:
         # A function that runs the model among other things is none of them.
-        if any(each.role in _TRAINING for each in (child, *child.children)):
+        if not child.roles.isdisjoint(_TRAINING):
             yield from _beside(child)
             continue
         # The wait for a batch is best told by the line that makes it.
@@ -121,6 +121,6 @@ def _blocks(
         width=round(100 * min(node.share, 1.0 - left), 3),
         depth=depth,
     )
-    for child in node.children:
+    for child in node.told:
         yield from _blocks(child, diagnosis, root, left=left, depth=depth + 1)
         left += child.share

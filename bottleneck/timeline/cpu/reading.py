@@ -40,7 +40,8 @@ from ..trace.kernels import is_message
 from ..trace.operators import FILL, NEW_MEMORY, NODE, OpClass, classify
 from ..trace.table import NONE, Names, Trace
 from ..views.step import step_view
-from ..whose.tree import Branch, Tree
+from ..whose.branch import Branch
+from ..whose.tree import Tree
 from .anomalies import anomaly_ms
 from .describe import describe_context, describe_kernels
 from .division import TENSOR_WORK, Division, as_measured, calibrate, split, undivided, unprofiled_ms

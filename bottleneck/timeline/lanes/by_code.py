@@ -14,14 +14,16 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from ...model.run import LoaderFacts, Production, Stacks
+from ...model.run import LoaderFacts, Production
+from ...model.stacks import Stacks
 from ...model.view import MAKES_TENSORS, CodeNode, Role
 from ..steps.rare import OTHER, RareWork
 from ..steps.supply import made_every_ms, sampled_total, training_loader
 from ..trace.dialect import Kind
 from ..trace.operators import NODE
 from ..trace.table import Trace
-from ..whose.tree import LOADER, Branch, Tree, build_tree
+from ..whose.branch import Branch
+from ..whose.tree import LOADER, Tree, build_tree
 from .program import Program
 from .recompute import recorders
 from .replay import Edit
@@ -156,7 +158,8 @@ def code_tree(tree: Tree, *, true_ms: float, price: Pricer, loaders: Sequence[Lo
         ms=true_ms,
         share=1.0,
         samples=tree.root.samples,
-        children=_children(tree.root, true_ms, price, left),
+        children=_nodes(tree.root.branches(), true_ms, price, left),
+        below=_nodes(tree.root.in_packages(), true_ms, price, left),
     )
     waits = [node for node in root.walk() if node.callee.startswith(LOADER) and node.role == "input"]
     made = training_loader(loaders)
@@ -231,7 +234,7 @@ def plain_nodes(
             branch,
             true_ms,
             lambda branch: (saves_ms(branch), False),
-            _children(branch, true_ms, lambda _: None, left),
+            children=_nodes(branch.branches(), true_ms, lambda _: None, left),
         )
         for branch in tree.plain
         if branch.total_ms >= _LEAST_SHARE * true_ms
@@ -259,12 +262,14 @@ def rare_nodes(
     return rare, nodes
 
 
-def _children(branch: Branch, true_ms: float, price: Pricer, left: list[int]) -> tuple[CodeNode, ...]:
+def _nodes(
+    branches: Sequence[Branch], true_ms: float, price: Pricer, left: list[int]
+) -> tuple[CodeNode, ...]:
     out = []
-    for child in branch.branches():
-        if child.total_ms >= _LEAST_SHARE * true_ms and left[0] > 0:
+    for branch in branches:
+        if branch.total_ms >= _LEAST_SHARE * true_ms and left[0] > 0:
             left[0] -= 1
-            out.append(_node(child, true_ms, price, left))
+            out.append(_node(branch, true_ms, price, left))
     return tuple(out)
 
 
@@ -272,7 +277,14 @@ def _node(branch: Branch, true_ms: float, price: Pricer, left: list[int]) -> Cod
     named = branch
     for inner in _by_other_names(branch):
         named = inner
-    return _made(named, branch, true_ms, price, _children(named, true_ms, price, left))
+    return _made(
+        named,
+        branch,
+        true_ms,
+        price,
+        children=_nodes(named.branches(), true_ms, price, left),
+        below=_nodes(named.in_packages(), true_ms, price, left),
+    )
 
 
 def _by_other_names(branch: Branch) -> Iterator[Branch]:
@@ -293,7 +305,13 @@ def _by_other_names(branch: Branch) -> Iterator[Branch]:
 
 
 def _made(
-    named: Branch, priced: Branch, true_ms: float, price: Pricer, children: tuple[CodeNode, ...]
+    named: Branch,
+    priced: Branch,
+    true_ms: float,
+    price: Pricer,
+    *,
+    children: tuple[CodeNode, ...],
+    below: tuple[CodeNode, ...] = (),
 ) -> CodeNode:
     frame, around = named.frame, priced.frame
     assert frame is not None
@@ -315,4 +333,5 @@ def _made(
         leaves_out=":".join(priced.leaves_out or ()) if priced.role == "extra" else "",
         in_rounds=priced.is_loop,
         children=children,
+        below=below,
     )

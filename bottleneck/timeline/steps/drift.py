@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from ...model.doubt import Doubt, DoubtCode
 from ...model.finding import NEGLIGIBLE_SHARE
-from ...model.run import StackFrame, Stacks, Stretch
+from ...model.run import Stretch
+from ...model.stacks import StackFrame, Stacks
 from ...model.words import ms, percent
 from ...stats import TypicalStep
 from .loop_lines import MAIN_SHARE

@@ -23,8 +23,8 @@ from ...model.run import (
     RepeatFacts,
     Run,
     SiteTime,
-    Stacks,
 )
+from ...model.stacks import Stacks
 from ..whose.tree import Tree, build_tree
 from .baseline import Baseline, read_baseline
 from .supply import InputSupply, input_supply, training_loader

@@ -14,7 +14,7 @@ from ...model.codes import QuestionKey, WhatIf
 from ...model.diagnosis import WhatIfResult
 from ...model.run import LoaderFacts, Production, SiteTime
 from ...model.words import ms, percent
-from ..whose.tree import Branch
+from ..whose.branch import Branch
 from .baseline import Baseline
 
 _MOSTLY = 0.5

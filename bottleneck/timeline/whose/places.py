@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ...model.run import StackFrame, Stacks
+from ...model.stacks import StackFrame, Stacks
 from ...model.view import Role
 
 Chain = tuple[StackFrame, ...]
@@ -61,6 +61,19 @@ def _on_one_line(here: Chain, there: Chain) -> bool:
     return len(here) == len(there) and all(
         (one.file, one.line) == (other.file, other.line) for one, other in zip(here, there, strict=True)
     )
+
+
+def with_packages(stacks: Stacks, chains: Sequence[Chain], packages: Sequence[Chain]) -> list[Chain]:
+    """Return the chains, those with lines of packages below them that the user's lines cannot tell apart.
+
+    These are the ones below which both backward and update begin: a package has the loop of steps.
+    """
+    begun: dict[str, set[Chain]] = {"backward": set(), "optimizer": set()}
+    for stack, phase, counts in zip(stacks.stack, stacks.phase, stacks.counts, strict=True):
+        if not counts and stacks.phases[phase] in begun:
+            begun[stacks.phases[phase]].add(chains[stack])
+    loops = set.intersection(*begun.values())
+    return [chain + below if chain in loops else chain for chain, below in zip(chains, packages, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

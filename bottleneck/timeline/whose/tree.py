@@ -7,13 +7,15 @@ were timed with nothing attached, and the whole to the true step.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from ...model.run import SiteTime, SourceSite, StackFrame, Stacks
+from ...model.run import SiteTime, SourceSite
+from ...model.stacks import StackFrame, Stacks
 from ...model.view import Role
-from .places import HOOKS, Chain, Roles
+from .branch import Branch, Key
+from .places import Chain, Roles, with_packages
 
 _FAR_LONGER = 2.0
 """Times the median step: such a step holds something that the others lack."""
@@ -28,174 +30,15 @@ _ALL = 0.98
 """Share of the time in one line that makes it the way to the loop of steps, not a part of it."""
 _SURE = 0.01
 """Share of the samples below which a phase was sampled too seldom to be brought to its true time."""
-_MOSTLY = 0.9
-"""Share of a branch that is extra work where the branch as a whole is."""
-
-_TRAINING_ROLES: frozenset[Role] = frozenset({"forward", "backward", "update"})
-"""What no step does without."""
 _MODEL = {"forward", "backward", "evaluation"}
 """Phases in which a model runs."""
 
 _LOOP = "loop"
-_Key = tuple[str, int, str, str]
 
 LOADER = "torch.utils.data."
 """What is called there makes batches."""
 _MAKES_BATCH = f"{LOADER}_utils."
 """What torch calls there fetches samples and collates them."""
-
-
-@dataclass(slots=True)
-class Branch:
-    """A line of the user's, or a loop, with all that runs below it."""
-
-    frame: StackFrame | None = None
-    """None for the step itself."""
-    ms: dict[tuple[str, Role], float] = field(default_factory=dict)
-    """Per step, by phase (empty outside of all) and role."""
-    samples: int = 0
-    calls: dict[tuple[str, str], float] = field(default_factory=dict)
-    """Time by call and what it calls, as the source and the stack name them."""
-    children: dict[_Key, Branch] = field(default_factory=dict)
-    is_loop: bool = False
-    """Its rounds, none of which holds the training itself."""
-
-    @property
-    def total_ms(self) -> float:
-        """Time per step."""
-        return sum(self.ms.values())
-
-    @property
-    def role(self) -> Role:
-        """That of most of its time."""
-        return max(self.by_role, key=lambda role: self.by_role[role], default="extra")
-
-    @property
-    def by_role(self) -> dict[Role, float]:
-        """Time per step by role."""
-        out: dict[Role, float] = {}
-        for (_, role), ms in self.ms.items():
-            out[role] = out.get(role, 0.0) + ms
-        return out
-
-    def is_mostly(self, role: Role) -> bool:
-        """Return whether nearly all of it has a role; False for one without samples."""
-        return 0 < _MOSTLY * self.total_ms <= self.by_role.get(role, 0.0)
-
-    @property
-    def trains(self) -> bool:
-        """Whether anything of the forward, the backward or the update runs in it."""
-        return not _TRAINING_ROLES.isdisjoint(role for _, role in self.ms)
-
-    @property
-    def by_phase(self) -> dict[str, float]:
-        """Time per step by phase."""
-        out: dict[str, float] = {}
-        for (phase, _), ms in self.ms.items():
-            out[phase] = out.get(phase, 0.0) + ms
-        return out
-
-    @property
-    def call(self) -> str:
-        """The call of most of its time; empty if not known."""
-        return max(self.calls, key=lambda call: self.calls[call], default=("", ""))[0]
-
-    @property
-    def callee(self) -> str:
-        """What that call calls in a library."""
-        return max(self.calls, key=lambda call: self.calls[call], default=("", ""))[1]
-
-    @property
-    def calls_function(self) -> tuple[str, str] | None:
-        """File and name of the user's function in which nearly all of it is spent; None where in none."""
-        spent: dict[tuple[str, str], float] = {}
-        pending = list(self.children.values())
-        while pending:
-            branch = pending.pop()
-            assert branch.frame is not None
-            assert self.frame is not None
-            function = (branch.frame.file, branch.frame.function)
-            if function == (self.frame.file, self.frame.function):
-                pending += branch.children.values()  # a line of its own loop
-            else:
-                spent[function] = spent.get(function, 0.0) + branch.total_ms
-        most = max(spent, key=lambda function: spent[function], default=None)
-        return most if most is not None and spent[most] >= _MOSTLY * self.total_ms else None
-
-    @property
-    def leaves_out(self) -> tuple[str, str] | None:
-        """File and name of the user's function without which the rest can run; None where there is none.
-
-        Nobody takes what its calls here return, or it is a hook of the backward, which may return nothing.
-        """
-        assert self.frame is not None
-        if self.frame.via.startswith(HOOKS):
-            return self.frame.file, self.frame.function
-        same = [each.frame for each in self.children.values() if each.frame is not None]
-        calls = [self.frame, *(frame for frame in same if frame.function == self.frame.function)]
-        return self.calls_function if all(frame.discards for frame in calls) else None
-
-    @property
-    def evaluates(self) -> bool:
-        """Most of it is a model that nothing trains by, with the batches that it gets.
-
-        It runs without gradients, or behind the update.
-        """
-        model = self.by_phase.get("evaluation", 0.0) + self.ms.get(("forward", "extra"), 0.0)
-        return model > 0.5 * (self.total_ms - self.by_phase.get("data", 0.0))
-
-    def add(self, other: Branch) -> None:
-        """Count all that another one holds, too."""
-        self.samples += other.samples
-        for cell, ms in other.ms.items():
-            self.ms[cell] = self.ms.get(cell, 0.0) + ms
-        for call, ms in other.calls.items():
-            self.calls[call] = self.calls.get(call, 0.0) + ms
-
-    def as_extra(self) -> Branch:
-        """Return the same as extra work, of which nothing goes on to the backward."""
-        children = {key: child.as_extra() for key, child in self.children.items()}
-        ms: dict[tuple[str, Role], float] = {(phase, "extra"): ms for phase, ms in self.by_phase.items()}
-        return Branch(self.frame, ms, self.samples, self.calls, children, self.is_loop)
-
-    def branches(self) -> list[Branch]:
-        """Return what is below it, the longest first."""
-        return sorted(self.children.values(), key=lambda branch: -branch.total_ms)
-
-    def most(self) -> Branch:
-        """Return the deepest one that takes at least half of it; itself where none below does."""
-        deepest = self
-        while (below := deepest.branches()) and 2 * below[0].total_ms >= self.total_ms:
-            deepest = below[0]
-        return deepest
-
-    def by_function(self) -> dict[tuple[str, str], list[Branch]]:
-        """Return the branches that go to one function of the user's, by that: of nested ones the outer."""
-        found: dict[tuple[str, str], list[Branch]] = {}
-        pending: list[tuple[Branch, frozenset[tuple[str, str]]]] = [
-            (child, frozenset()) for child in self.children.values()
-        ]
-        while pending:
-            branch, inside = pending.pop()
-            function = branch.calls_function
-            if function is not None and function not in inside:
-                found.setdefault(function, []).append(branch)
-                inside |= {function}
-            pending += [(child, inside) for child in branch.children.values()]
-        return found
-
-    def site_time(self) -> SiteTime | None:
-        """Return its line and what that calls; None for the step itself."""
-        if self.frame is None:
-            return None
-        site = SourceSite(file=self.frame.file, line=self.frame.line, function=self.frame.function)
-        return SiteTime(site=site, phase="data", call=self.call, total_ms=self.total_ms)
-
-    def walk(self) -> Iterator[Branch]:
-        """Yield this one and all below."""
-        yield self
-        for child in self.children.values():
-            yield from child.walk()
 
 
 _TRAINS = {"forward", "backward", "optimizer"}
@@ -400,6 +243,8 @@ class _Sample:
     role: Role
     ms: float
     count: int
+    below: Chain = ()
+    """Of packages."""
 
 
 def build_tree(
@@ -424,16 +269,18 @@ def build_tree(
     far = set(range(len(stacks.step_ms))) - ordinary
     kept = far if steps == "rare" else ordinary | far if steps == "all" and len(far) > 1 else ordinary
     chains = [tuple(stacks.frames[k] for k in stack) for stack in stacks.stacks]
-    roles = Roles(stacks, chains, broken_at=broken_at)
+    packages = [tuple(stacks.frames[k] for k in stack) for stack in stacks.below] or [()] * len(chains)
+    places = with_packages(stacks, chains, packages)
+    roles = Roles(stacks, places, broken_at=broken_at)
     columns = (stacks.step, stacks.stack, stacks.phase, stacks.after, stacks.us, stacks.counts)
     samples: list[_Sample] = []
     others: list[_Sample] = []
     for step, stack, phase, after, us, count in zip(*columns, strict=True):
-        role = roles.of(chains[stack], stacks.phases[phase], stacks.phases[after])
+        role = roles.of(places[stack], stacks.phases[phase], stacks.phases[after])
         if us > 0:
             into = samples if step in kept else others
             ms = us / 1e3 / max(1, len(kept))
-            into.append(_Sample(chains[stack], stacks.phases[phase], role, ms, count))
+            into.append(_Sample(chains[stack], stacks.phases[phase], role, ms, count, packages[stack]))
     if not samples:
         return None
     _scale(samples, true_ms=true_ms, phases_ms=phases_ms)
@@ -446,6 +293,9 @@ def build_tree(
         root = _grow(samples, paths)
     if phases_ms and not phases_ms.get("data") and _leave_calls(samples, paths, root):
         root = _grow(samples, paths)
+    for branch in root.walk():
+        if not branch.trains:
+            branch.below = {}
     plain = _plain(samples, depth, frozenset(above_operators)) if above_operators is not None else ()
     return Tree(root=root, steps=len(kept), owner=_owner(samples), plain=plain)
 
@@ -479,20 +329,25 @@ def _owner(samples: Sequence[_Sample]) -> str:
     return ""
 
 
-def _grow(samples: Sequence[_Sample], paths: Sequence[Sequence[tuple[_Key, StackFrame]]]) -> Branch:
+def _grow(samples: Sequence[_Sample], paths: Sequence[Sequence[tuple[Key, StackFrame]]]) -> Branch:
     root = Branch()
     for sample, path in zip(samples, paths, strict=True):
         cell = (sample.phase, sample.role)
-        for branch in _along(root, path):
+        branches = _along(root, path)
+        below = sample.below if sample.chain else ()
+        whole = [*path, *(((frame.file, frame.line, frame.function, ""), frame) for frame in below)]
+        for key, frame in whole[len(path) :]:
+            branches.append(branches[-1].below.setdefault(key, Branch(frame)))
+        for branch in branches:
             branch.ms[cell] = branch.ms.get(cell, 0.0) + sample.ms
             branch.samples += sample.count
-        for branch, (_, frame) in zip(_along(root, path)[1:], path, strict=True):
+        for branch, (_, frame) in zip(branches[1:], whole, strict=True):
             call = (frame.call, frame.callee)
             branch.calls[call] = branch.calls.get(call, 0.0) + sample.ms
     return root
 
 
-def _along(root: Branch, path: Sequence[tuple[_Key, StackFrame]]) -> list[Branch]:
+def _along(root: Branch, path: Sequence[tuple[Key, StackFrame]]) -> list[Branch]:
     branches = [root]
     for key, frame in path:
         branches.append(branches[-1].children.setdefault(key, Branch(frame, is_loop=key[3] == _LOOP)))
@@ -500,7 +355,7 @@ def _along(root: Branch, path: Sequence[tuple[_Key, StackFrame]]) -> list[Branch
 
 
 def _take_batches(
-    samples: Sequence[_Sample], paths: Sequence[Sequence[tuple[_Key, StackFrame]]], root: Branch
+    samples: Sequence[_Sample], paths: Sequence[Sequence[tuple[Key, StackFrame]]], root: Branch
 ) -> bool:
     """Count batches that an evaluation behind the update fetches as part of it; return whether any are."""
     found = False
@@ -516,7 +371,7 @@ def _take_batches(
 
 
 def _leave_calls(
-    samples: Sequence[_Sample], paths: Sequence[Sequence[tuple[_Key, StackFrame]]], root: Branch
+    samples: Sequence[_Sample], paths: Sequence[Sequence[tuple[Key, StackFrame]]], root: Branch
 ) -> bool:
     """Count calls before the forward whose value is thrown away as extra work; return whether there are any.
 
@@ -584,7 +439,7 @@ def _depth(samples: Sequence[_Sample]) -> int:
         depth += 1
 
 
-def _keys(chain: Chain, depth: int, anchors: Sequence[Chain]) -> Iterator[tuple[_Key, StackFrame]]:
+def _keys(chain: Chain, depth: int, anchors: Sequence[Chain]) -> Iterator[tuple[Key, StackFrame]]:
     """Yield the branches that a stack stands in, the outermost first: lines, and loops around them."""
     for at, frame in enumerate(chain, start=depth):
         same = [there[at] for there in anchors if len(there) > at]

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from unit.harness.samplers import wait_for_samplers
 
 from torch_bottleneck.harness.lines.stack_sampler import StackSampler
 from torch_bottleneck.harness.windows.phases import PhaseClock
-from torch_bottleneck.model.run import Stacks
+from torch_bottleneck.model.stacks import Stacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,6 +122,44 @@ def test_many_beginnings_at_one_line_leave_room_for_those_at_another() -> None:
     ]
     assert len(set(lines)) == 2
     assert len(lines) == 5
+
+
+TRAINER = """\
+def fit(note):
+    note("backward")
+    note(
+        "optimizer"
+    )
+
+
+def helped(wait):
+    wait(0.05)
+"""
+
+
+def test_lines_of_a_package_are_told_below_the_line_that_trains_by_it_and_below_no_other(
+    tmp_path: Path,
+) -> None:
+    wait_for_samplers()
+    file = tmp_path / "site-packages" / "trainer.py"
+    file.parent.mkdir()
+    file.write_text(TRAINER)
+    package: dict[str, Any] = {"__name__": "trainer"}
+    exec(compile(TRAINER, str(file), "exec"), package)
+    sampler = StackSampler(PhaseClock())
+    sampler.begin()
+    began = time.perf_counter_ns()
+    package["fit"](sampler.note)
+    package["helped"](time.sleep)
+    ended = time.perf_counter_ns()
+    sampler.stop()
+    stacks = sampler.seen([(began, ended)])
+    told: dict[str, list[tuple[int, str]]] = {}
+    for users, below in zip(stacks.stacks, stacks.below, strict=True):
+        line = stacks.frames[users[-1]].call
+        told.setdefault(line, []).extend((stacks.frames[k].line, stacks.frames[k].call) for k in below)
+    assert sorted(told.pop("package['fit']()")) == [(2, 'note("backward")'), (3, "note(...)")]
+    assert not any(told.values())
 
 
 def test_nothing_stays_behind() -> None:

@@ -7,7 +7,7 @@ import pytest
 from unit.reporters.drawn import drawn
 
 from torch_bottleneck.model.diagnosis import Diagnosis
-from torch_bottleneck.model.view import CodeNode
+from torch_bottleneck.model.view import CodeNode, Role
 from torch_bottleneck.reporters import markdown, terminal
 from torch_bottleneck.reporters.html.page import build
 from torch_bottleneck.reporters.rows.code import code_rows, flame_blocks
@@ -38,6 +38,21 @@ def test_a_function_that_runs_the_model_is_told_by_what_else_it_calls() -> None:
     tree = node("step", "step", 100.0, acts)
     rows = code_rows(msgspec.structs.replace(drawn(), tree=tree))
     assert [row.name for row in rows] == ["Categorical()"]
+
+
+def test_lines_of_a_package_that_trains_are_rows_and_blocks() -> None:
+    def node(name: str, role: Role, ms: float, *below: CodeNode) -> CodeNode:
+        return CodeNode(name=name, role=role, ms=ms, share=ms / 100.0, file="a.py", line=1, below=below)
+
+    update = node("train()", "input", 60.0, node("sample()", "input", 30.0), node("step()", "update", 30.0))
+    fit = node(
+        "fit()", "input", 100.0, node("run()", "input", 100.0, node("collect()", "input", 40.0), update)
+    )
+    shown = msgspec.structs.replace(drawn(), tree=node("step", "step", 100.0, fit))
+    assert [row.name for row in code_rows(shown)] == ["collect()", "sample()"]
+    assert [(b.label, b.depth) for b in flame_blocks(shown)][:4] == [
+        ("step", 0), ("fit()", 1), ("run()", 2), ("train()", 3),
+    ]  # fmt: skip
 
 
 def test_blocks_lie_inside_what_calls_them_and_side_by_side() -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from torch_bottleneck.model.doubt import DoubtCode
-from torch_bottleneck.model.run import Run, StackFrame, Stacks, StepTable, Stretch, Window
+from torch_bottleneck.model.run import Run, StepTable, Stretch, Window
+from torch_bottleneck.model.stacks import StackFrame, Stacks
 from torch_bottleneck.timeline.steps.basis import find_basis
 from torch_bottleneck.timeline.steps.drift import growth, growth_note
 

@@ -10,16 +10,8 @@ import pytest
 
 from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.diagnosis import WhatIfResult
-from torch_bottleneck.model.run import (
-    LoaderFacts,
-    LoopTime,
-    Production,
-    Run,
-    SiteTime,
-    SourceSite,
-    StackFrame,
-    Stacks,
-)
+from torch_bottleneck.model.run import LoaderFacts, LoopTime, Production, Run, SiteTime, SourceSite
+from torch_bottleneck.model.stacks import StackFrame, Stacks
 from torch_bottleneck.timeline.cpu.reading import extra_context
 from torch_bottleneck.timeline.lanes.ask import Asker
 from torch_bottleneck.timeline.lanes.by_code import (
