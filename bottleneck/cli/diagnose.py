@@ -99,11 +99,13 @@ def _conclude(run: RunFolder, plan: Plan, *, format_: str, log: Log) -> int:
             say(f"nothing was measured before that. The files of the run are in {shown(run.folder)}")
             return failed
     from ..diagnose import diagnose_paths
+    from ..diagnose.own_reports import write_own_reports
     from ..reporters.output import print_diagnosis, save
     from ..review.logdir import prepare_beside
     from ..runs.environment import usable_cores
 
     diagnosis = diagnose_paths([run.folder], jobs=usable_cores())
+    diagnosis = write_own_reports(diagnosis, run.folder, tell=say)
     save(diagnosis, run.folder)
     problems = prepare_beside(diagnosis, run.folder)
     print_diagnosis(diagnosis, format_, verbose=plan.verbose)

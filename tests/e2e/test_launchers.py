@@ -315,6 +315,10 @@ def test_the_rank_that_is_late_is_the_one_diagnosed(tmp_path: Path) -> None:
     waits = {row["rank"]: row["waits_for_others_ms"] for row in found["ranks"]}
     assert waits[1] == pytest.approx(0.0, abs=1e-6)
     assert waits[0] > 0.5 * found["step"]["true_ms"]
+    for row in found["ranks"]:
+        assert row["report"] == f"rank{row['rank']}/report.html"
+        own = json.loads((got.folder / row["report"]).with_name("diagnosis.json").read_text())
+        assert (own["rank"], own["ranks"]) == (row["rank"], [])
 
 
 def test_training_in_a_program_that_nobody_observes_is_pointed_at(tmp_path: Path) -> None:
