@@ -19,6 +19,7 @@ from ..reporters.rows.closing import capture_line, settings_lines
 from ..reporters.rows.diagnosis import budget_rows, cause_rows, device_line, headline, step_line
 from ..reporters.rows.fixes import combination_line, fix_rows, useless_rows
 from ..reporters.rows.fleet import account_rows, late_lines
+from ..reporters.rows.groups import group_lines
 from ..reporters.rows.watch import fix_words, growth_lines, under_headline
 from ..reporters.rows.watch import headline as headline_of_job
 from .lane import Place
@@ -71,6 +72,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """Of several ranks: who is late, why, and the step without it."""
     ranks: tuple[dict[str, str], ...] = ()
     """Those worth a look."""
+    groups: tuple[str, ...] = ()
+    """What the process groups of the ranks are for."""
     fixes: tuple[dict[str, Any], ...] = ()
     useless: tuple[tuple[str, str], ...] = ()
     """Fixes that were tried in the run and do not help, and why."""
@@ -118,6 +121,7 @@ def make_page(
         small_causes=", ".join(f"{row.name} {row.cost} ms" for row in small),
         late=tuple(late_lines(diagnosis)),
         ranks=tuple(asdict(row) for row in account_rows(diagnosis, most=_MOST_RANKS)),
+        groups=tuple(group_lines(diagnosis)),
         fixes=tuple(asdict(row) for row in fix_rows(diagnosis)),
         useless=tuple(useless_rows(diagnosis)),
         together=combination_line(diagnosis),

@@ -12,6 +12,7 @@ from recorded.cases import CASES
 from reviewing import HOSTILE, Review, served
 
 from torch_bottleneck.reporters.rows.fleet import late_lines
+from torch_bottleneck.reporters.rows.groups import group_lines
 from torch_bottleneck.review.logdir import prepare_run
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def test_the_ranks_of_a_run_can_be_changed(review: Review, open_page: Open) -> N
     assert ranks == [str(row.rank) for row in diagnoses[RANKS].ranks]
     who, *_ = late_lines(diagnoses[RANKS])[0]
     assert frame.locator("p.late").first.inner_text().startswith(who)
+    assert frame.locator("p.group").all_inner_texts() == group_lines(diagnoses[RANKS])
     frame.locator("section.trace[data-state=ready]").wait_for(timeout=SLOW_MS)
     frame.locator("#rank").select_option("rank_0.pt.trace.json.gz")
     page.wait_for_function(

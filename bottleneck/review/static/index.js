@@ -122,7 +122,8 @@ const ranks = (page) => {
     without && make('span', { className: 'quiet', textContent: ` · step without it ${without}` }))),
     rows.length && make('table', { id: 'ranks' },
       make('thead', {}, make('tr', {}, ...columns.map(([, title]) => make('th', { scope: 'col', textContent: title })))),
-      make('tbody', {}, ...lines)));
+      make('tbody', {}, ...lines)),
+    ...(page.groups || []).map((text) => make('p', { className: 'quiet group', textContent: text })));
 };
 
 const copyButton = (code) => {
