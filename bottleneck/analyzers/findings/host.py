@@ -205,7 +205,7 @@ def _costs(node: CodeNode) -> str:
 def _mostly(node: CodeNode) -> str:
     """Name the line below that nearly all of the time is spent in; empty where there is none."""
     inner = _within(node)
-    named = inner is not node and node.callee != _EVALUATION
+    named = (inner.name, inner.site) != (node.name, node.site) and node.callee != _EVALUATION
     return f", mostly `{inner.name}` at {_at(inner)}" if named else ""
 
 

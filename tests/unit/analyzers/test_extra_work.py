@@ -57,6 +57,13 @@ def test_the_line_is_the_deepest_that_takes_nearly_all(
     assert ("write_text()" in found.title) == (work is WRITES)
 
 
+def test_a_call_that_stands_mostly_at_its_own_line_is_named_once() -> None:
+    logs = node("self.log()", 26, 40.0, node("self.log()", 26, 38.0))
+    known = facts("cpu", parts={Part.HOST: 40.0}, saves={WhatIf.HOST_WORK_GONE: 40.0}, extras=(logs,))
+    (found,) = ExtraWork().find(known)
+    assert found.title.count("self.log()") == 1
+
+
 def in_rounds(work: CodeNode, lines: set[int]) -> CodeNode:
     """Return the work with these lines in the rounds of loops."""
     children = tuple(in_rounds(child, lines) for child in work.children)
