@@ -9,17 +9,19 @@ import msgspec
 
 
 class StackFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """A frame of the user's in a sampled stack."""
+    """A frame of the user's in a sampled stack, or of a package below them."""
 
     file: str
     line: int
     function: str = ""
     call: str = ""
-    """What runs at that line, as written: `gc.collect()`, `table.iloc[i]`; empty if not known."""
+    """What runs at that line, as written: `gc.collect()`, `table.iloc[i]`; empty if not known. In a package
+    the line's source."""
     callee: str = ""
     """`module.name` of the library function that is called there."""
     via: str = ""
-    """`module.name` of the library function that called this frame; empty if the user's own code did."""
+    """`module.name` of the library function that called this frame; empty if the user's own code did, or
+    one package another."""
     loops: tuple[tuple[int, int], ...] = ()
     """First and last line of the loops around the line in its function, the outermost first."""
     discards: bool = False

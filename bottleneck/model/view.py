@@ -88,7 +88,7 @@ device does for a line, forward and backward together, whenever that is."""
 
 
 class CodeNode(msgspec.Struct, frozen=True, kw_only=True):
-    """Part of the step by whose code it is: a line of the user's with all that runs below it."""
+    """Part of the step by whose code it is: a line of the user's, or of a package, with all below it."""
 
     name: str
     """The call as written, or the function; for people."""
@@ -117,7 +117,9 @@ class CodeNode(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[CodeNode, ...] = ()
     """The longest first; without those below 1 % of the step."""
     below: tuple[CodeNode, ...] = ()
-    """The same of lines of packages, where training runs below it: only told, as none is the user's."""
+    """The same of lines of packages, where training runs in them: told, and no cause or fix names them."""
+    trains: bool = False
+    """Training runs in lines of packages below it."""
 
     @property
     def site(self) -> SourceSite | None:

@@ -77,12 +77,17 @@ def is_read_by_index(file: str, position: Position) -> bool:
 
     What is read by its name is no row: an array of an archive may be decompressed for it.
     """
-    if position[1:] == (position[0], 0, 0):
+    if is_entry(position):
         return True
     node = _node_at(file, position)
     return isinstance(node, ast.Subscript) and not (
         isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
     )
+
+
+def is_entry(position: Position) -> bool:
+    """Return whether a part of the source is the entry of a function, where nothing of it has run yet."""
+    return position[1:] == (position[0], 0, 0)
 
 
 def name_of(code: CodeType, namespace: dict[str, Any]) -> str:

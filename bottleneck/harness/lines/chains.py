@@ -5,6 +5,7 @@ In: a frame. Out: frames, and a table of lines as run.json holds them.
 
 from __future__ import annotations
 
+import linecache
 import os
 from functools import cache
 from pathlib import Path
@@ -33,6 +34,11 @@ Line: TypeAlias = tuple[SourceSite, str]
 def is_of_package(file: str) -> bool:
     """Return whether a file of a library is of an installed package, and neither torch's nor ours."""
     return any(name in file for name in _PACKAGES) and not file.startswith(_TORCH_AND_OURS)
+
+
+def source_of(file: str, line: int) -> str:
+    """Return a line's source, shortened; empty where the file does not tell."""
+    return linecache.getline(file, line).strip()[:LONGEST]
 
 
 def leading_to(frame: FrameType | None) -> tuple[list[FrameType], FrameType | None]:

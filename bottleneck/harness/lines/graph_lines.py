@@ -22,7 +22,7 @@ from ...model.run import GraphLines, SourceSite, UnreadGradients
 from .. import autograd_private, torch_private
 from ..events.replacing import Replacements
 from .backward_graph import Conversions, Joins, described, is_python, nodes_of, roots_of, sequence_number
-from .chains import LONGEST, MOST_FRAMES, Line, LineTable, is_of_package, leading_to
+from .chains import LONGEST, MOST_FRAMES, Line, LineTable, is_of_package, leading_to, source_of
 from .gradient_reads import GradientReads, held_by
 from .output_rows import OutputRows
 from .sites import is_library, line_of
@@ -94,7 +94,7 @@ class GraphWatch:
             name, own, inner = nodes[number]
             site = join_at(number) if not own else None
             if site is not None:
-                nodes[number] = name, ((site, linecache.getline(site.file, site.line).strip()),), inner
+                nodes[number] = name, ((site, source_of(site.file, site.line)),), inner
         order = [nodes[number] for number in sorted(nodes)]
         return GraphLines(
             node=[names.setdefault(name, len(names)) for name, *_ in order],

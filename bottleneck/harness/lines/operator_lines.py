@@ -7,14 +7,13 @@ that lead to it. Without a device nothing is marked: there the host's samples te
 
 from __future__ import annotations
 
-import linecache
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
 
 from ...model.run import OperatorLines, SourceSite
 from .. import torch_private
 from ..profiled import Mark, mark_of, operators_inside
-from .chains import LONGEST, Line, LineTable, leading_to
+from .chains import Line, LineTable, leading_to, source_of
 from .sites import line_of
 
 _MARK = "bottleneck: lines "
@@ -93,4 +92,4 @@ def _at(frame: FrameType) -> _At:
 def _line(at: _At) -> Line:
     code, line = at
     site = SourceSite(file=code.co_filename, line=line, function=code.co_name)
-    return site, linecache.getline(code.co_filename, line).strip()[:LONGEST]
+    return site, source_of(code.co_filename, line)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import linecache
 import threading
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
@@ -22,8 +21,8 @@ import msgspec
 from ...clocks import perf_counter_ns, sleep
 from ...model.stacks import StackFrame, Stacks
 from ..signals import signals_go_elsewhere
-from .calls import name_of, place_of, position_of
-from .chains import LONGEST, MOST_FRAMES, is_of_package
+from .calls import is_entry, name_of, place_of, position_of
+from .chains import MOST_FRAMES, is_of_package, source_of
 from .frames import stack_of, threads
 from .sites import is_library
 from .switching import short_switches
@@ -73,6 +72,7 @@ class StackSampler:
         flushed when it goes, must not outlive the script."""
         self._chains: dict[_Stack, tuple[_Chain, _Chain]] = {}
         """The user's frames, and those of packages below them."""
+        self._packages: dict[tuple[int, int], StackFrame] = {}
         # No `Counter`: what it does for a new key is Python, which dynamo would look at.
         self._noted: dict[tuple[str, _Stack], int] = {}
         self._begun: dict[str, int] = {}
@@ -161,7 +161,7 @@ class StackSampler:
         self.stop()
         self._log, self._rows = [], []
         # Together: without its code an identity may be another one's, and its lines then are, too.
-        self._codes, self._namespaces, self._chains = {}, {}, {}
+        self._codes, self._namespaces, self._chains, self._packages = {}, {}, {}, {}
 
     # -- the other thread ------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class StackSampler:
         """
         out: list[StackFrame] = []
         below: list[StackFrame] = []
-        above = ""
+        above = between = ""
         for key, instruction in reversed(stack):
             code, namespace = self._codes[key], self._namespaces[key]
             if is_library(code.co_filename):
@@ -222,10 +222,16 @@ class StackSampler:
                 above = name
                 if out and out[-1].callee in _ASKS_FOR_ITEMS:
                     out[-1] = msgspec.structs.replace(out[-1], callee=name)
-                if is_of_package(code.co_filename) and len(below) < MOST_FRAMES:
-                    below.append(_of_package(code, instruction))
+                if not is_of_package(code.co_filename):
+                    between = name
+                    if below and not below[-1].callee:
+                        below[-1] = msgspec.structs.replace(below[-1], callee=name)
+                elif len(below) < MOST_FRAMES:
+                    below.append(msgspec.structs.replace(self._of_package(key, instruction), via=between))
+                    between = ""
                 continue
             below.clear()
+            between = ""
             place = place_of(code, instruction, namespace)
             out.append(
                 StackFrame(
@@ -242,13 +248,21 @@ class StackSampler:
             above = ""
         return tuple(out), tuple(below)
 
-
-def _of_package(code: CodeType, instruction: int) -> StackFrame:
-    """Return a frame with the source of its line: to take the files of packages apart takes long."""
-    line = position_of(code, instruction)[0]
-    text = linecache.getline(code.co_filename, line).strip()[:LONGEST]
-    text += "...)" if text.endswith("(") else ""
-    return StackFrame(file=code.co_filename, line=line, function=code.co_name, call=text)
+    def _of_package(self, key: int, instruction: int) -> StackFrame:
+        """Return a frame with the source of its line: to take the files of packages apart takes long."""
+        if (key, instruction) not in self._packages:
+            code = self._codes[key]
+            position = position_of(code, instruction)
+            text = "" if is_entry(position) else source_of(code.co_filename, position[0])
+            text = text.partition("  #")[0]
+            self._packages[key, instruction] = StackFrame(
+                file=code.co_filename,
+                line=position[0],
+                # Methods of one name in one file are several functions.
+                function=getattr(code, "co_qualname", code.co_name),
+                call=f"{text}...)" if text.endswith("(") else text,
+            )
+        return self._packages[key, instruction]
 
 
 class _Phases:

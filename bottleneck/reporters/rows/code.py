@@ -26,7 +26,7 @@ _SEEN = 0.004
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeRow:
-    """One line of the user's with all that it calls."""
+    """One line of the user's, or of a package that trains, with all that it calls."""
 
     name: str
     role: str
@@ -53,7 +53,7 @@ def code_rows(diagnosis: Diagnosis) -> list[CodeRow]:
     """Return what costs most beside forward, backward and update, and the lines that the device works for.
 
     None is inside another, but for what the device does for a line of the host's, and for the lines of a
-    package of models that one of the user's calls.
+    package of models that one of the user's calls. Where a package trains, its lines are among them.
     """
     root, true_ms = root_of(diagnosis), diagnosis.step.true_ms
     beside = _beside(diagnosis.tree) if diagnosis.tree is not None else ()
@@ -85,7 +85,7 @@ def _without(node: CodeNode, true_ms: float | None) -> str:
 def _beside(node: CodeNode) -> Iterator[CodeNode]:
     for child in node.told:
         # A function that runs the model among other things is none of them.
-        if not child.roles.isdisjoint(_TRAINING):
+        if child.trains or not child.roles.isdisjoint(_TRAINING):
             yield from _beside(child)
             continue
         # The wait for a batch is best told by the line that makes it.

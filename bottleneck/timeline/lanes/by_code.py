@@ -151,7 +151,7 @@ def code_tree(tree: Tree, *, true_ms: float, price: Pricer, loaders: Sequence[Lo
 
     The wait for the loader that feeds the training goes on to the lines of its workers.
     """
-    left = [_MOST_NODES - 1]
+    left = _Left()
     root = CodeNode(
         name="step",
         role="step",
@@ -159,7 +159,7 @@ def code_tree(tree: Tree, *, true_ms: float, price: Pricer, loaders: Sequence[Lo
         share=1.0,
         samples=tree.root.samples,
         children=_nodes(tree.root.branches(), true_ms, price, left),
-        below=_nodes(tree.root.in_packages(), true_ms, price, left),
+        below=_nodes(tree.root.in_packages(), true_ms, price, left.in_packages),
     )
     waits = [node for node in root.walk() if node.callee.startswith(LOADER) and node.role == "input"]
     made = training_loader(loaders)
@@ -184,7 +184,7 @@ def _in_workers(wait: CodeNode, loader: LoaderFacts, production: Production, tru
     that it waits for. What the training process itself does stays.
     """
     total = sampled_total(production)
-    waited_ms = wait.ms - sum(child.ms for child in wait.children)
+    waited_ms = wait.ms - sum(child.ms for child in wait.told)
     made_ms = made_every_ms(loader) or true_ms
     rest_ms = true_ms - waited_ms
 
@@ -213,7 +213,7 @@ def _in_workers(wait: CodeNode, loader: LoaderFacts, production: Production, tru
 
 def extra_nodes(tree: Tree, *, true_ms: float, price: Pricer) -> tuple[CodeNode, ...]:
     """Return the extra work of the step, the most expensive first, each with what it consists of."""
-    left = [_MOST_NODES]
+    left = _Left()
     return tuple(
         _node(branch, true_ms, price, left)
         for branch in tree.extras()
@@ -227,7 +227,7 @@ def plain_nodes(
     """Return the functions below which no operator is called, with what the step saves without them."""
     if saves_ms is None:
         return ()
-    left = [_MOST_NODES]
+    left = _Left()
     return tuple(
         _made(
             branch,
@@ -249,11 +249,12 @@ def rare_nodes(
     if tree is None:
         return rare, ()
     extras = tree.extras()
-    if (most := tree.root.most().site_time()) is not None:
+    whole_ms = tree.root.total_ms - ordinary_ms / rare.every
+    if (most := tree.root.most(beside_training=True).site_time()) is not None:
         rare = replace(rare, site=most.site)
     if not (rare.evaluates or not extras or extras[0].evaluates or extras[0].leaves_out):
         # A model may act there, and what its actions meet takes longer; a rollout is left as it is.
-        rare = replace(rare, what=OTHER) if 2 * extras[0].total_ms >= tree.root.total_ms else rare
+        rare = replace(rare, what=OTHER) if 2 * extras[0].total_ms >= whole_ms else rare
     nodes = extra_nodes(
         tree,
         true_ms=ordinary_ms + rare.ms,
@@ -262,18 +263,24 @@ def rare_nodes(
     return rare, nodes
 
 
-def _nodes(
-    branches: Sequence[Branch], true_ms: float, price: Pricer, left: list[int]
-) -> tuple[CodeNode, ...]:
+class _Left:
+    """How many nodes may be made yet: lines of packages take none of those of the user's."""
+
+    def __init__(self, *, of_packages: bool = False) -> None:
+        self.nodes = _MOST_NODES
+        self.in_packages: _Left = self if of_packages else _Left(of_packages=True)
+
+
+def _nodes(branches: Sequence[Branch], true_ms: float, price: Pricer, left: _Left) -> tuple[CodeNode, ...]:
     out = []
     for branch in branches:
-        if branch.total_ms >= _LEAST_SHARE * true_ms and left[0] > 0:
-            left[0] -= 1
+        if branch.total_ms >= _LEAST_SHARE * true_ms and left.nodes > 0:
+            left.nodes -= 1
             out.append(_node(branch, true_ms, price, left))
     return tuple(out)
 
 
-def _node(branch: Branch, true_ms: float, price: Pricer, left: list[int]) -> CodeNode:
+def _node(branch: Branch, true_ms: float, price: Pricer, left: _Left) -> CodeNode:
     named = branch
     for inner in _by_other_names(branch):
         named = inner
@@ -283,7 +290,7 @@ def _node(branch: Branch, true_ms: float, price: Pricer, left: list[int]) -> Cod
         true_ms,
         price,
         children=_nodes(named.branches(), true_ms, price, left),
-        below=_nodes(named.in_packages(), true_ms, price, left),
+        below=_nodes(named.in_packages(), true_ms, price, left.in_packages),
     )
 
 
@@ -334,4 +341,5 @@ def _made(
         in_rounds=priced.is_loop,
         children=children,
         below=below,
+        trains=bool(named.below) and named.trains,
     )

@@ -1,4 +1,4 @@
-"""A line of the user's, or a loop, with all that runs below it: time by phase and role, calls, lines below.
+"""A line, or a loop, with all that runs below it: time by phase and role, calls, lines of packages.
 
 In: samples, which `tree` adds up. Out: `Branch`.
 """
@@ -23,7 +23,7 @@ _TRAINING_ROLES: frozenset[Role] = frozenset({"forward", "backward", "update"})
 
 @dataclass(slots=True)
 class Branch:
-    """A line of the user's, or a loop, with all that runs below it."""
+    """A line, or a loop of the user's, with all that runs below it."""
 
     frame: StackFrame | None = None
     """None for the step itself."""
@@ -34,7 +34,7 @@ class Branch:
     """Time by call and what it calls, as the source and the stack name them."""
     children: dict[Key, Branch] = field(default_factory=dict)
     below: dict[Key, Branch] = field(default_factory=dict)
-    """Lines of packages below it, where training runs in them; only to be told: none is the user's."""
+    """Lines of packages below it, where training runs in them: told, and none that could be left out."""
     is_loop: bool = False
     """Its rounds, none of which holds the training itself."""
 
@@ -59,6 +59,11 @@ class Branch:
     def is_mostly(self, role: Role) -> bool:
         """Return whether nearly all of it has a role; False for one without samples."""
         return 0 < _MOSTLY * self.total_ms <= self.by_role.get(role, 0.0)
+
+    @property
+    def beside_training_ms(self) -> float:
+        """Its time that is neither forward, backward nor update."""
+        return sum(ms for (_, role), ms in self.ms.items() if role not in _TRAINING_ROLES)
 
     @property
     def trains(self) -> bool:
@@ -140,6 +145,11 @@ class Branch:
         """Return what is below it, the longest first."""
         return sorted(self.children.values(), key=lambda branch: -branch.total_ms)
 
+    @property
+    def calls_more(self) -> list[Branch]:
+        """All that is below it, lines of packages too, in no order."""
+        return [*self.children.values(), *self.below.values()]
+
     def in_packages(self) -> list[Branch]:
         """Return the lines of packages below it, the longest first: of one in the other the inner one."""
         return sorted(map(Branch._innermost, self.below.values()), key=lambda branch: -branch.total_ms)
@@ -150,11 +160,18 @@ class Branch:
             inner = only
         return inner
 
-    def most(self) -> Branch:
-        """Return the deepest one that takes at least half of it; itself where none below does."""
-        deepest = self
-        while (below := deepest.branches()) and 2 * below[0].total_ms >= self.total_ms:
-            deepest = below[0]
+    def most(self, *, beside_training: bool = False) -> Branch:
+        """Return the deepest one that takes at least half of it, or of what is no training in it.
+
+        Itself where none below does.
+        """
+
+        def ms(branch: Branch) -> float:
+            return branch.beside_training_ms if beside_training else branch.total_ms
+
+        deepest, least_ms = self, 0.5 * ms(self)
+        while (below := max(deepest.children.values(), key=ms, default=None)) and ms(below) >= least_ms:
+            deepest = below
         return deepest
 
     def by_function(self) -> dict[tuple[str, str], list[Branch]]:

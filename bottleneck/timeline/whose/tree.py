@@ -72,7 +72,7 @@ class Tree:
         while pending:
             branch = pending.pop()
             frame = branch.frame
-            if branch.is_mostly("extra") and frame is not None and not (branch.trains and branch.children):
+            if branch.is_mostly("extra") and frame is not None and not (branch.trains and branch.calls_more):
                 same = branch.call or str(frame.line)
                 found.setdefault((frame.file, frame.function, same), []).append(branch)
             else:
@@ -142,7 +142,7 @@ class Tree:
             if branch.is_mostly("input"):
                 ms += branch.ms.get(("", "input"), 0.0)
             else:
-                pending += branch.children.values()
+                pending += branch.calls_more
         return ms
 
     @property
@@ -275,8 +275,12 @@ def build_tree(
     columns = (stacks.step, stacks.stack, stacks.phase, stacks.after, stacks.us, stacks.counts)
     samples: list[_Sample] = []
     others: list[_Sample] = []
+    known: dict[tuple[int, int, int], Role] = {}
     for step, stack, phase, after, us, count in zip(*columns, strict=True):
-        role = roles.of(places[stack], stacks.phases[phase], stacks.phases[after])
+        role = known.get((stack, phase, after))
+        if role is None:
+            role = roles.of(places[stack], stacks.phases[phase], stacks.phases[after])
+            known[stack, phase, after] = role
         if us > 0:
             into = samples if step in kept else others
             ms = us / 1e3 / max(1, len(kept))
@@ -383,7 +387,8 @@ def _leave_calls(
         if sample.role != "input":
             continue
         first = next((branch for branch in _along(root, path)[1:] if branch.is_mostly("input")), None)
-        if first is not None and first.frame is not None and first.frame.discards:
+        # The call that a package trains in is thrown away, too.
+        if first is not None and first.frame is not None and first.frame.discards and not first.trains:
             sample.role, found = "extra", True
     return found
 

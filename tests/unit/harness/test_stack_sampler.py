@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import gc
 import itertools
 import signal
@@ -125,15 +127,31 @@ def test_many_beginnings_at_one_line_leave_room_for_those_at_another() -> None:
 
 
 TRAINER = """\
-def fit(note):
-    note("backward")
-    note(
-        "optimizer"
-    )
+class Trainer:
+    def fit(self, note, through):
+        note("backward")  # of the loss
+        note(
+            "optimizer"
+        )
+        through.run(self.step, note)
+
+    def step(self, note):
+        note("forward")
 
 
 def helped(wait):
     wait(0.05)
+"""
+WRITER = """\
+def fit(note):
+    with kept(note):
+        pass
+
+
+@contextlib.contextmanager
+def kept(note):
+    yield
+    note("backward")
 """
 
 
@@ -149,7 +167,7 @@ def test_lines_of_a_package_are_told_below_the_line_that_trains_by_it_and_below_
     sampler = StackSampler(PhaseClock())
     sampler.begin()
     began = time.perf_counter_ns()
-    package["fit"](sampler.note)
+    package["Trainer"]().fit(sampler.note, contextvars.copy_context())
     package["helped"](time.sleep)
     ended = time.perf_counter_ns()
     sampler.stop()
@@ -158,8 +176,35 @@ def test_lines_of_a_package_are_told_below_the_line_that_trains_by_it_and_below_
     for users, below in zip(stacks.stacks, stacks.below, strict=True):
         line = stacks.frames[users[-1]].call
         told.setdefault(line, []).extend((stacks.frames[k].line, stacks.frames[k].call) for k in below)
-    assert sorted(told.pop("package['fit']()")) == [(2, 'note("backward")'), (3, "note(...)")]
+    assert sorted(set(told.pop("package['Trainer']().fit()"))) == [
+        (3, 'note("backward")'), (4, "note(...)"),
+        (7, "through.run(self.step, note)"), (10, 'note("forward")'),
+    ]  # fmt: skip
     assert not any(told.values())
+    functions = {frame.function for frame in stacks.frames if frame.file == str(file)}
+    qualified = sys.version_info >= (3, 11)
+    assert functions == ({"Trainer.fit", "Trainer.step"} if qualified else {"fit", "step"})
+
+
+def test_a_package_s_line_knows_what_it_calls_in_another_library_and_what_calls_it(tmp_path: Path) -> None:
+    """By these the end of a `with`, a scheduler and a collection are what they are in the user's code."""
+    wait_for_samplers()
+    file = tmp_path / "site-packages" / "writer.py"
+    file.parent.mkdir()
+    file.write_text(WRITER)
+    package: dict[str, Any] = {"__name__": "writer", "contextlib": contextlib}
+    exec(compile(WRITER, str(file), "exec"), package)
+    sampler = StackSampler(PhaseClock())
+    sampler.begin()
+    began = time.perf_counter_ns()
+    package["fit"](sampler.note)
+    ended = time.perf_counter_ns()
+    sampler.stop()
+    stacks = sampler.seen([(began, ended)])
+    outer, inner = (stacks.frames[k] for k in next(filter(None, stacks.below)))
+    assert outer.callee.startswith("contextlib.")
+    assert inner.via == outer.callee
+    assert outer.via == ""
 
 
 def test_nothing_stays_behind() -> None:

@@ -560,8 +560,11 @@ def test_rare_work_is_priced_by_line() -> None:
     assert node.price_ms == pytest.approx(75.0, rel=0.01)
 
 
-@pytest.mark.parametrize(("simulated_ms", "what"), [(300.0, "other work"), (1.0, "forward passes")])
+@pytest.mark.parametrize(
+    ("simulated_ms", "what"), [(300.0, "other work"), (75.0, "other work"), (1.0, "forward passes")]
+)
 def test_where_a_model_acts_the_rare_work_is_what_takes_most_of_it(simulated_ms: float, what: str) -> None:
+    """However long the steps are that hold none of it, here 70 ms."""
     stacks = saving(at_steps=(3, 7, 11), ms=simulated_ms)
     acts = at(40, "policy()", function="play", loops=())
     stacks.frames.append(acts)
