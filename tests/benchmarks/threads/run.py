@@ -87,6 +87,8 @@ def main() -> None:
     machines = ("G",) if args.device == "gpu" else ("C2", "D")
     only = {name for name in args.only.split(",") if name}
     threads = SETS[args.set]
+    if unknown := only - {thread.id for thread in threads}:
+        parser.error(f"no such threads in {args.set}: {', '.join(sorted(unknown))}")
     chosen = [t for t in threads if t.machine in machines and (not only or t.id in only)]
     scores: dict[str, Score] = {}
     if args.state and args.state.is_file():
