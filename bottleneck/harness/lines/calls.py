@@ -104,9 +104,13 @@ def position_of(code: CodeType, instruction: int) -> Position:
         positions = _positions(code)
         at = instruction // _INSTRUCTION_BYTES
         line, end_line, column, end_column = positions[at] if 0 <= at < len(positions) else (None,) * 4
-        return (line or first), end_line, column, end_column
-    line = next((row for begin, end, row in code.co_lines() if begin <= instruction < end), None)
-    return (line or first), None, None, None
+        if line is None:
+            # The way back of a loop whose last statement is a condition that does not hold, for one.
+            before = (line for line, *_ in reversed(positions[: max(0, at)]) if line is not None)
+            return next(before, first), None, None, None
+        return line, end_line, column, end_column
+    rows = [row for begin, _, row in code.co_lines() if begin <= instruction and row is not None]
+    return (rows[-1] if rows else first), None, None, None
 
 
 @lru_cache(maxsize=512)

@@ -16,6 +16,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from ...model.run import SourceSite
+from .calls import position_of
 from .sites import is_library
 
 _VALUES = attrgetter("f_code", "f_lasti", "f_lineno", "f_globals")
@@ -41,8 +42,8 @@ class Frame(NamedTuple):
 
     @property
     def line(self) -> int:
-        """The line that it is at; its first one where it is between lines."""
-        return self.traced_line or self.code.co_firstlineno
+        """The line that it is at, or was at last where it is between lines."""
+        return self.traced_line or position_of(self.code, self.instruction)[0]
 
 
 def stack_of(thread: int) -> list[Frame]:

@@ -123,6 +123,21 @@ def test_source_that_is_not_there_names_nothing() -> None:
     assert call_at("/nowhere/train.py", (1, 1, 0, 5), {}) == ("", "")
 
 
+def test_the_way_back_of_a_loop_is_at_the_line_before_it() -> None:
+    """It belongs to no line where a condition ends the loop, and is where another thread looks in."""
+    text = "def cut(edges, end):\n    found = []\n    for a, b in edges:\n        if a < end:\n"
+    text += "            found.append(a)\n            found.append(b)\n    return found\n"
+    space: dict[str, Any] = {}
+    exec(compile(text, "cut.py", "exec"), space)
+    code = space["cut"].__code__
+    lines = {
+        position_of(code, step.offset)[0]
+        for step in dis.get_instructions(code)
+        if "JUMP_BACKWARD" in step.opname or "JUMP_ABSOLUTE" in step.opname
+    }
+    assert lines and lines <= {3, 4, 6}
+
+
 def test_a_function_is_named_with_its_module() -> None:
     assert name_of(json.dumps.__code__, json.dumps.__globals__) == "json.dumps"
 
