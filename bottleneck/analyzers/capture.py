@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..model.codes import Part
-from ..model.doubt import WATCHED_REMEDY, Doubt, DoubtCode
-from ..model.finding import Evidence, Finding
+from ..model.finding import WATCHED_REMEDY, Doubt, DoubtCode, Evidence, Finding
 from ..model.words import ms, percent
 from .base import Analyzer, Facts
 

@@ -14,8 +14,7 @@ import msgspec
 
 from ..model.codes import CLASSES, FINDING_CODES, WORK_PARTS, BottleneckClass, Part
 from ..model.diagnosis import Cause, Verdict
-from ..model.doubt import DoubtCode
-from ..model.finding import NEGLIGIBLE_SHARE, Finding
+from ..model.finding import NEGLIGIBLE_SHARE, DoubtCode, Finding
 from ..model.words import ms, percent
 from ..stats import BOUND_WEIGHT, CLOSE, RIVAL_SHARE, weigh_effect
 from ..timeline.lanes.labels import PYTHON_GAP_NS

@@ -833,12 +833,13 @@ for inputs, targets in loader:
         title="Spare the Python of a function",
         named="Spare the Python of {call}",
         addresses=("BN910",),
-        what_to_change="The model, the loss or the update calls this function in every step, and no operator is"
-        " called in it. Where it checks shapes, types or values: check the first steps only, or while testing."
-        " Where it looks something up, parses or makes names: do so once, before the loop, and keep the result."
-        " Where it searches a list: use a dict or a set.",
+        what_to_change="The model, the loss or the update runs this function or loop in every step, and no"
+        " operator is called in it. Where it checks shapes, types or values: check the first steps only, or while"
+        " testing. Where it looks something up, parses or makes names: do so once, before the loop, and keep the"
+        " result. Where it searches a list: use a dict or a set. Where it goes over a list for each of many: go over"
+        " it once, or cut it into their parts.",
         what_if_bound=True,
-        basis="the step without that function",
+        basis="the step without that function or loop",
         risk=Risk.NEEDS_REVIEW,
         may_break="A check that is off finds nothing any more.",
         code="""\

@@ -16,7 +16,7 @@ from ..ingest import flops_from_shapes
 from ..ingest.memory import read_memory
 from ..model.codes import Part
 from ..model.diagnosis import BudgetLine
-from ..model.doubt import Doubt, DoubtCode
+from ..model.finding import Doubt, DoubtCode
 from ..model.memory import MemorySummary
 from ..model.run import FlopCount
 from ..model.view import CodeNode, WindowSteps

@@ -12,8 +12,7 @@ import msgspec
 
 from .codes import BottleneckClass, GroupRole, LateCause, Part, WhatIf
 from .counters import StepCounters
-from .doubt import DoubtCode
-from .finding import Finding
+from .finding import DoubtCode, Finding
 from .fix import MeasuredHere, Suggestion
 from .memory import MemorySummary
 from .run import Artefact, DeviceFacts, HostFacts, JsonValue, SourceSite

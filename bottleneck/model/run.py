@@ -358,6 +358,8 @@ class Run(_Record, frozen=True, kw_only=True):
     above_operators: list[tuple[str, str]] | None = None
     """File and name of the user's functions that call operators, themselves or in what they call; None: not
     looked at."""
+    above_lines: dict[str, list[int]] = {}
+    """By file: the lines of these functions at which they do. Empty in recordings of before."""
     graph: GraphLines | None = None
     """None: there is no device, or it was not looked at."""
     operators: OperatorLines | None = None

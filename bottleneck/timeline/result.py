@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..model.codes import LateCause, Part, QuestionKey, WhatIf
 from ..model.diagnosis import BudgetLine, KernelRow, WhatIfResult
-from ..model.doubt import Doubt
+from ..model.finding import Doubt
 from ..model.run import JsonValue, LoopTime, SiteTime, SourceSite
 from ..model.view import CodeNode, StepTimeline
 from ..model.work import ComputeFacts

@@ -93,6 +93,7 @@ LINES_HAVE_ONE = {
     "analyzers/findings/kernels.py",
     "analyzers/sections/context.py",
     "model/view.py",
+    "timeline/whose/branch.py",
     "timeline/whose/tree.py",
     "timeline/lanes/by_code.py",
     "timeline/cpu/reading.py",

@@ -277,18 +277,18 @@ class ExtraWork(Analyzer):
 
 
 class PythonWithoutOperators(Analyzer):
-    """A function of yours, called by the model, the loss or the update, is Python alone.
+    """A function or loop of yours, in the model, the loss or the update, is Python alone.
 
     What it means
         No operator is called in it or below it: it checks shapes or types, looks up settings, makes
         names, searches lists. While it runs, nothing is dispatched.
 
     How it is measured
-        While FLOPs are counted, each function of the user's on the stack of an operator is noted.
-        Stack samples of untraced steps tell the time of those that are on none.
+        While FLOPs are counted, each function and line of the user's on the stack of an operator is
+        noted. Stack samples of untraced steps tell the time of those that are on none.
 
     What it costs you
-        The step without these functions, by replay.
+        The step without these functions and loops, by replay.
 
     What it is not
         Not the Python around operators, nor that of libraries: this is dispatch (BN501).
@@ -304,7 +304,7 @@ class PythonWithoutOperators(Analyzer):
     code = "BN910"
 
     def find(self, facts: Facts) -> Sequence[Finding]:
-        """Name each such function, with its price."""
+        """Name each such function or loop, with its price."""
         return [
             _about(
                 self.finding(

@@ -125,6 +125,7 @@ class FlopStep:
             flops=self._mean,
             masks=self._masks.end(),
             above_operators=self._repeats.above_operators(),
+            above_lines=self._repeats.above_lines(),
             operators=self._operators,
             repeats=self._repeats.end(),
         )

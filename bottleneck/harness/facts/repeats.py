@@ -33,7 +33,7 @@ from .. import autograd_private, torch_private
 from ..events.replacing import Replacements
 from ..lines.functions import TELLS, Functions, call_from, tensors_of
 from ..lines.operator_lines import OperatorMarks
-from ..lines.sites import is_library
+from ..lines.sites import is_library, line_of
 from ..profiled import record_operators
 from .calls_apart import CallsApart
 from .copies_again import COPYING, CopiesAgain
@@ -139,7 +139,7 @@ class RepeatWatch:
         self._values = Values()
         self._computed: dict[Hashable, _Computed] = {}
         self._functions = self._ungraded_ns = self._later_ns = self._outside_ns = 0
-        self._above: set[CodeType] = set()
+        self._above: defaultdict[CodeType, set[int]] = defaultdict(set)
         """What was on the stack when a function of torch's was called."""
         self._marks = OperatorMarks()
         self.steps = 0
@@ -170,6 +170,15 @@ class RepeatWatch:
             return None
         return sorted({(code.co_filename, code.co_name) for code in self._above})
 
+    def above_lines(self) -> dict[str, list[int]]:
+        """Return the user's lines below which operators run, by file; empty if not known."""
+        if not (self._on and self._everywhere):
+            return {}
+        lines: dict[str, set[int]] = {}
+        for code, its in self._above.items():
+            lines.setdefault(code.co_filename, set()).update(its)
+        return {file: sorted(its) for file, its in sorted(lines.items())}
+
     def join_at(self, number: int) -> SourceSite | None:
         """Return the user's line that recorded a node of `torch.cat`, by its number; None if not seen."""
         place = self._copies.joins.get(number)
@@ -190,7 +199,7 @@ class RepeatWatch:
         self._replaced.undo()
         whole, self._on, self._everywhere = self._on, False, False
         self._forget()
-        self._values, self._computed, self._above = Values(), {}, set()
+        self._values, self._computed, self._above = Values(), {}, defaultdict(set)
         if not (whole and self._total_ns):
             return None
         longer_ns = _as_usual(self._repeats)
@@ -312,7 +321,7 @@ class RepeatWatch:
         while caller is not None:
             code = caller.f_code
             if not is_library(code.co_filename):
-                self._above.add(code)
+                self._above[code].add(line_of(caller))
             caller = caller.f_back
 
     def _before(self, module: torch.nn.Module, _args: Any) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.codes import Part
-from ...model.doubt import WATCHED_REMEDY, Doubt, DoubtCode
+from ...model.finding import WATCHED_REMEDY, Doubt, DoubtCode
 from ...model.run import GraphLines, JsonValue, Run
 from ...model.words import milliseconds
 from ...model.work import ComputeFacts

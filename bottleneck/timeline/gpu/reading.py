@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from ...model.codes import Part, WhatIf
 from ...model.diagnosis import WhatIfResult
-from ...model.doubt import Doubt, DoubtCode
-from ...model.finding import NEGLIGIBLE_SHARE
+from ...model.finding import NEGLIGIBLE_SHARE, Doubt, DoubtCode
 from ...model.run import CostlyCalls, JsonValue, Run, SourceSite
 from ...model.view import CodeNode, Role
 from ..lanes.budget import budget_lines, step_budget

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.codes import Part
-from ...model.doubt import Doubt, DoubtCode
-from ...model.finding import NEGLIGIBLE_SHARE
+from ...model.finding import NEGLIGIBLE_SHARE, Doubt, DoubtCode
 from .gaps import DISPATCH_WORK
 from .labels import Work
 from .program import NO_WAIT, PARTS, EventKind, Program, first_counted

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.diagnosis import StepSummary
-from ...model.doubt import Doubt
+from ...model.finding import Doubt
 from ...model.run import LoaderFacts, Run, StepTable, Stretch, Window
 from ...model.words import ms
 from ...stats import TypicalStep, mad_spread, mean_interval, typical_step

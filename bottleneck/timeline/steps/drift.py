@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model.doubt import Doubt, DoubtCode
-from ...model.finding import NEGLIGIBLE_SHARE
+from ...model.finding import NEGLIGIBLE_SHARE, Doubt, DoubtCode
 from ...model.run import Stretch
 from ...model.stacks import StackFrame, Stacks
 from ...model.words import ms, percent

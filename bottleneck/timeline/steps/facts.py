@@ -25,6 +25,7 @@ from ...model.run import (
     SiteTime,
 )
 from ...model.stacks import Stacks
+from ..whose.plain import AboveOperators
 from ..whose.tree import Tree, build_tree
 from .baseline import Baseline, read_baseline
 from .supply import InputSupply, input_supply, training_loader
@@ -74,10 +75,10 @@ class Facts:
             return None
         breaks = self.compile_facts.breaks if self.compile_facts is not None else ()
         broken_at = [(each.site.file, each.site.line) for each in breaks if each.site is not None]
-        above = self.run.above_operators if self.run is not None else None
+        above = AboveOperators.of(self.run)
         if self.baseline is None:
             return build_tree(
-                self.stacks, true_ms=self.true_ms, phases_ms={}, broken_at=broken_at, above_operators=above
+                self.stacks, true_ms=self.true_ms, phases_ms={}, broken_at=broken_at, above=above
             )
         return build_tree(
             self.stacks,
@@ -86,7 +87,7 @@ class Facts:
             grown_ms=self.baseline.grown_ms,
             steps="ordinary" if self.without_rare else "all",
             broken_at=broken_at,
-            above_operators=above,
+            above=above,
         )
 
     @cached_property

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
+import msgspec
+
 from ...model.run import SiteTime, SourceSite
 from ...model.stacks import StackFrame, Stacks
 from ...model.view import Role
 from .branch import Branch, Key
 from .places import Chain, Roles, with_packages
+from .plain import AboveOperators, PlainCode
 
 _FAR_LONGER = 2.0
 """Times the median step: such a step holds something that the others lack."""
@@ -57,8 +60,8 @@ class Tree:
     owner: str = ""
     """Library whose trainer the script calls, where that runs nearly all of the step."""
     plain: tuple[Branch, ...] = ()
-    """Functions of the user's below which no operator is called, in the model, the loss and the update: the
-    longest first, each with all of its calls. Empty where operators were not looked at."""
+    """Functions and loops of the user's below which no operator is called, in the model, the loss and the
+    update: the longest first, each with all of its calls. Empty where operators were not looked at."""
 
     def extras(self) -> list[Branch]:
         """Return the branches that are extra work as a whole, the longest first; none is inside another.
@@ -255,15 +258,14 @@ def build_tree(
     grown_ms: float = 0.0,
     steps: Literal["all", "ordinary", "rare"] = "ordinary",
     broken_at: Collection[tuple[str, int]] = (),
-    above_operators: Collection[tuple[str, str]] | None = None,
+    above: AboveOperators | None = None,
 ) -> Tree | None:
     """Build the tree; None where nothing was sampled.
 
     `phases_ms` is empty where phases were not timed. `grown_ms` of the time outside them is what the first
     steps had not: the samples are of a few steps, and training does not grow, so that is extra work. Which
     steps: "rare" are those that hold what the others lack, and "all" lacks only a single one of these.
-    `broken_at`: see `Roles`. `above_operators`: file and name of the user's functions below which operators
-    are called; None where that is not known.
+    `broken_at`: see `Roles`. `above`: what of the user's calls operators; None where that is not known.
     """
     ordinary = _ordinary(stacks.step_ms)
     far = set(range(len(stacks.step_ms))) - ordinary
@@ -300,26 +302,26 @@ def build_tree(
     for branch in root.walk():
         if not branch.trains:
             branch.below = {}
-    plain = _plain(samples, depth, frozenset(above_operators)) if above_operators is not None else ()
+    plain = _plain(samples, depth, above) if above is not None else ()
     return Tree(root=root, steps=len(kept), owner=_owner(samples), plain=plain)
 
 
-def _plain(
-    samples: Sequence[_Sample], depth: int, above_operators: Collection[tuple[str, str]]
-) -> tuple[Branch, ...]:
-    """Return the functions below which no operator is called: of each stack the outermost of them."""
-    calls: dict[tuple[str, str], list[tuple[_Sample, int]]] = {}
+def _plain(samples: Sequence[_Sample], depth: int, above: AboveOperators) -> tuple[Branch, ...]:
+    """Return the functions and loops below which no operator is called: of each stack the outermost."""
+    calls: dict[PlainCode, list[tuple[_Sample, list[tuple[Key, StackFrame]]]]] = {}
     for sample in samples:
-        functions = ((frame.file, frame.function) for frame in sample.chain)
-        for at, function in enumerate(functions):
-            if at >= depth and sample.role in _TRAINING_CODE and function not in above_operators:
-                calls.setdefault(function, []).append((sample, at))
+        for at in range(depth, len(sample.chain) if sample.role in _TRAINING_CODE else 0):
+            if (known := above.plain(sample.chain[at])) is not None:
+                code, frame = known
+                path = _keys((frame, *sample.chain[at + 1 :]), at, ())
+                calls.setdefault(code, []).append((sample, list(path)))
                 break
     found = []
-    for (_, name), within in calls.items():
-        paths = [list(_keys(sample.chain[at:], at, ())) for sample, at in within]
-        whole = _grow([sample for sample, _ in within], paths)
-        whole.frame, whole.calls = whole.branches()[0].frame, {(f"{name}()", ""): whole.total_ms}
+    for code, within in calls.items():
+        whole = _grow([sample for sample, _ in within], [path for _, path in within])
+        whole.frame, whole.calls = whole.branches()[0].frame, {(code.name, ""): whole.total_ms}
+        if code.line and whole.frame is not None:
+            whole.frame, whole.is_loop = msgspec.structs.replace(whole.frame, line=code.line), True
         found.append(whole)
     return tuple(sorted(found, key=lambda branch: -branch.total_ms))
 

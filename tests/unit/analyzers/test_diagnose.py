@@ -15,7 +15,7 @@ from recorded.cases import CASES
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.errors import InputError
 from torch_bottleneck.model.codes import BottleneckClass
-from torch_bottleneck.model.doubt import DoubtCode
+from torch_bottleneck.model.finding import DoubtCode
 from torch_bottleneck.model.run import (
     Artefact,
     BatchFacts,

@@ -9,6 +9,7 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -90,14 +91,19 @@ def test_the_functions_below_which_operators_are_called_are_noted() -> None:
         x = torch.randn(4, 8)
         assert checks(x)
         reads(leads(x))
-        noted = watch.above_operators()
+        noted, lines = watch.above_operators(), watch.above_lines()
     finally:
         watch.end()
     assert noted is not None
     mine = {name for file, name in noted if file == __file__}
     assert {"leads", "doubles", "reads"} <= mine
     assert "checks" not in mine
+    source = Path(__file__).read_text("utf-8").splitlines()
+    called = [source[line - 1].strip() for line in lines[__file__]]
+    assert "reads(leads(x))" in called
+    assert "assert checks(x)" not in called
     assert watch.above_operators() is None, "not on any more"
+    assert watch.above_lines() == {}
 
 
 class Adapted(nn.Module):

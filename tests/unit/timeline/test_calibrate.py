@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torch_bottleneck.model.doubt import DoubtCode
+from torch_bottleneck.model.finding import DoubtCode
 from torch_bottleneck.timeline.lanes.calibrate import TYPICAL_SCALE, calibrate
 from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import WAIT_ALL, EventKind, Program

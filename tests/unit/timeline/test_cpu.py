@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_bottleneck.model.codes import Part, WhatIf
-from torch_bottleneck.model.doubt import DoubtCode
+from torch_bottleneck.model.finding import DoubtCode
 from torch_bottleneck.model.run import (
     BatchFacts,
     CompileFacts,

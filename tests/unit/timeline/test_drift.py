@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torch_bottleneck.model.doubt import DoubtCode
+from torch_bottleneck.model.finding import DoubtCode
 from torch_bottleneck.model.run import Run, StepTable, Stretch, Window
 from torch_bottleneck.model.stacks import StackFrame, Stacks
 from torch_bottleneck.timeline.steps.basis import find_basis

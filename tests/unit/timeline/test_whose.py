@@ -33,6 +33,7 @@ from torch_bottleneck.timeline.steps.facts import Facts
 from torch_bottleneck.timeline.steps.rare import RareWork
 from torch_bottleneck.timeline.steps.supply import InputSupply, input_supply, supply_answers
 from torch_bottleneck.timeline.steps.traced import find_steps
+from torch_bottleneck.timeline.whose.plain import AboveOperators
 from torch_bottleneck.timeline.whose.tree import Tree, build_tree
 
 from .readings import read
@@ -239,9 +240,9 @@ def test_functions_that_call_no_operator_are_told_with_all_of_their_calls() -> N
         Seen((at(30, "check()"), *checks[:1]), 4, "", "optimizer"),
         Seen((FORWARD, net), 20, "forward", "data"),
     )
-    above = [("/me/train.py", "main"), ("/me/train.py", "forward")]
+    above = AboveOperators([("/me/train.py", "main"), ("/me/train.py", "forward")])
     known = {"true_ms": 103.0, "phases_ms": {}}
-    tree = build_tree(stacks_of(seen), above_operators=above, **known)
+    tree = build_tree(stacks_of(seen), above=above, **known)
     assert tree is not None
     (check,) = tree.plain
     assert check.by_phase == {"forward": pytest.approx(6.0), "": pytest.approx(3.0)}, (
@@ -256,6 +257,28 @@ def test_functions_that_call_no_operator_are_told_with_all_of_their_calls() -> N
     tree = build_tree(stacks_of(seen), **known)
     assert tree is not None
     assert tree.plain == (), "operators were not looked at"
+
+
+def test_a_loop_that_calls_no_operator_is_told_though_the_function_around_it_does() -> None:
+    loops = ((61, 80), (66, 69))
+    cut = at(68, "sources.append()", function="take_apart", loops=loops)
+    seen = (
+        *TRAINING,
+        Seen((FORWARD, cut), 6, "forward", "data"),
+        Seen((FORWARD, at(67, "", function="take_apart", loops=loops)), 3, "forward", "data"),
+        Seen((FORWARD, at(75, "names()", function="take_apart", loops=loops[:1])), 4, "forward", "data"),
+        Seen((FORWARD, at(78, "values[a:b]", function="take_apart", loops=loops[:1])), 20, "forward", "data"),
+    )
+    functions = [("/me/train.py", "main"), ("/me/train.py", "take_apart")]
+    for lines, told in (({"/me/train.py": [14, 78]}, 1), ({"/me/train.py": [14, 67, 78]}, 0), ({}, 0)):
+        above = AboveOperators(functions, lines)
+        tree = build_tree(stacks_of(seen), true_ms=103.0, phases_ms={}, above=above)
+        assert tree is not None
+        assert len(tree.plain) == told
+        assert tree.plain_ms("forward") == pytest.approx(9.0 * told)
+        for node in plain_nodes(tree, true_ms=103.0, saves_ms=lambda branch: branch.total_ms):
+            assert (node.name, node.line, node.in_rounds) == ("loop in take_apart()", 66, True)
+            assert node.children[0].name == "sources.append()"
 
 
 @pytest.mark.parametrize(("host_ms", "told"), [(60.0, True), (200.0, False)])
