@@ -1003,4 +1003,21 @@ EXPLAINED: dict[str, str] = {
         "four that compute, its own operators take longer."
     ),
     "TT05": "8.6 of 44.7 ms were predicted, the cure left 6.8 of 44.5: most of the difference is copies.",
+    "UU01": (
+        "The cure saves 3.7 of 38.7 ms here. The loop of the masks is seen, 7.7 ms in the samples, but the "
+        "mask has an embedding that is not trained: FX110 takes its module for a frozen model, but it draws."
+    ),
+    "UU02": (
+        "The cure needs no calls at all: it reads the predictions that the step has. FX528 is priced as one "
+        "call for all, which stays."
+    ),
+    "UU04": (
+        "10.7 of 16.5 ms were promised, 9.0 were left: the price is of draws by the running sum, the cure "
+        "is a permutation."
+    ),
+    "UU07": (
+        "A loop over all edges for each graph, in Python, between operators of its function: it counted as "
+        "their dispatch, and the time of its way back stood at the function's head. Both mended since: "
+        "host-bound, the loop's line, FX530 first, 55.1 of 90.0 ms."
+    ),
 }
