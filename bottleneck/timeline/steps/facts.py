@@ -6,7 +6,7 @@ In: run.json, loader.json, compile.json, the step time. Out: `Facts`, which ever
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -95,9 +95,16 @@ class Facts:
         """Production cost of the input, where measured."""
         phases = self.baseline.phases_ms if self.baseline is not None else {}
         fetching = self.tree.in_fetches() if self.tree is not None else None
-        return input_supply(
+        supply = input_supply(
             self.loaders, wait_ms=phases.get("data", 0.0), cores=self.cores, fetching=fetching
         )
+        if supply is None or supply.workers or supply.call is not None or self.tree is None:
+            return supply
+        # In the training process the loader's own samples are those of the warm-up: few.
+        line, whole_ms = self.tree.input_line(), self.tree.input_branch().total_ms
+        if line is None or not line.call:
+            return supply
+        return replace(supply, call=line, call_share=(line.total_ms or 0.0) / whole_ms)
 
     @property
     def input_call(self) -> SiteTime | None:

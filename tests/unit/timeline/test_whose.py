@@ -973,6 +973,29 @@ def test_the_line_that_makes_the_input_is_named_where_no_loader_knows_it() -> No
     assert waits.input_line() is None, "what takes most of it is waiting"
 
 
+@pytest.mark.parametrize(("workers", "seen", "named"), [(0, 0, True), (0, 9, False), (2, 0, False)])
+def test_in_the_training_process_the_step_s_samples_tell_what_makes_a_batch(
+    workers: int, seen: int, *, named: bool
+) -> None:
+    """The loader's own are of the warm-up: they come first where there are enough of them."""
+    fetch = at(10, "loader", callee="torch.utils.data.dataloader._BaseDataLoaderIter.__next__")
+    item = at(50, "self.tabularize()", function="__getitem__", loops=(), via="torch.utils.data._utils.fetch")
+    other = at(51, "self.meta", function="__getitem__", loops=(), via="torch.utils.data._utils.fetch")
+    rows = (*TRAINING[1:], Seen((fetch, item), 30, "data", "optimizer"), Seen((fetch, other), 10, "data"))
+    site = SourceSite(file="/me/train.py", line=52, function="__getitem__")
+    read = SiteTime(site=site, phase="fetch", call="read()", count=seen)
+    loader = LoaderFacts(
+        id=1, cls="DataLoader", num_workers=workers, fetches=4, wait_ms=[40.0] * 4, wait_step=[0, 1, 2, 3],
+        production=Production(where="main", fetch_ms=[40.0], sites=[read] * bool(seen), samples=10),
+    )  # fmt: skip
+    supply = Facts(true_ms=105.0, loaders=[loader], stacks=stacks_of(rows)).supply
+    assert supply is not None
+    call = supply.call.call if supply.call is not None else ""
+    assert call == ("self.tabularize()" if named else "read()" if seen else "")
+    if named:
+        assert supply.call_share == pytest.approx(0.75)
+
+
 def test_a_function_that_makes_most_of_the_input_on_several_lines_is_named() -> None:
     def cuts(line: int, ms: float) -> tuple[Seen, Seen]:
         outer = at(line, "vectorize()")
