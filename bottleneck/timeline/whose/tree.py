@@ -7,7 +7,7 @@ were timed with nothing attached, and the whole to the true step.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
@@ -314,7 +314,7 @@ def _plain(samples: Sequence[_Sample], depth: int, above: AboveOperators) -> tup
             if (known := above.plain(sample.chain[at])) is not None:
                 code, frame = known
                 path = _keys((frame, *sample.chain[at + 1 :]), at, ())
-                calls.setdefault(code, []).append((sample, list(path)))
+                calls.setdefault(code, []).append((replace(sample, below=()), list(path)))
                 break
     found = []
     for code, within in calls.items():
