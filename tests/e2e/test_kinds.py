@@ -34,6 +34,7 @@ EXPECTED = {
     "gan_without_loader": ("optimizer", 2, 2),
     "wgan": ("optimizer+fetch", 1, None),
     "lbfgs": ("optimizer+fetch", 1, None),
+    "solver": ("closure", 1, 1),
     "scaler_skips": ("optimizer+fetch", 1, 1),
     "several_loaders": ("optimizer+fetch", 1, 1),
     "validation": ("optimizer+fetch", 1, 1),
@@ -178,6 +179,19 @@ def test_validation_is_marked_and_does_not_count(tmp_path: Path) -> None:
     assert marked
     assert all(step % 10 == marked[0] % 10 for step in marked)
     assert truth
+
+
+def test_what_a_solver_does_between_two_evaluations_is_the_optimizer_s(tmp_path: Path) -> None:
+    _done, _truth = capture("solver", tmp_path)
+    folder = tmp_path / "run" / "main"
+    run = load(folder)
+    baseline = run.window("baseline")
+    assert baseline is not None
+    assert all(min(baseline.steps.phases_ms[name]) > 0 for name in ("forward", "backward", "optimizer"))
+    labels = check_trace(folder, run, steps=8)
+    # What lies behind the last of them belongs to the step after the trace.
+    assert labels["forward"] == 2 * labels["backward"] == 16
+    assert labels["optimizer"] == 8
 
 
 def test_phases_are_measured_and_labelled(tmp_path: Path) -> None:

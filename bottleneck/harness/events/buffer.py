@@ -4,8 +4,8 @@ In: beginnings and ends of events, from the hooks. Out: the same to an observer:
 steps are timed, held and handed over together at a cut a few steps later. Between the cold caches of a
 real step a line of Python costs five times what it costs in a loop: so as little of it as possible runs
 inside the steps that are timed. What is rare (a stop that is wanted, another optimizer, a compilation, an
-exception out of an optimizer) ends the holding. While steps are only counted, nothing is noted but when each
-ends; any event but those of a usual step ends that.
+exception out of an optimizer, one that calls its closure again) ends the holding. While steps are only
+counted, nothing is noted but when each ends; any event but those of a usual step ends that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,18 @@ import torch
 
 from ...clocks import perf_counter_ns
 from ..torch_private import is_traced_module
-from .table import BACKWARD, COLLECTED, EVALUATION, FETCH, FORWARD, LABEL, OPTIMIZER, UPDATE_ELSEWHERE, Event
+from .table import (
+    BACKWARD,
+    CLOSURE,
+    COLLECTED,
+    EVALUATION,
+    FETCH,
+    FORWARD,
+    LABEL,
+    OPTIMIZER,
+    UPDATE_ELSEWHERE,
+    Event,
+)
 
 BEGINS, ENDS = True, False
 NOBODY = -1
@@ -92,7 +103,7 @@ class EventBuffer:
     """
 
     __slots__ = (
-        "_armed", "_at_fetch", "_counted", "_counted_so_far", "_entries", "_evaluated", "_limit",
+        "_armed", "_at_fetch", "_closures", "_counted", "_counted_so_far", "_entries", "_evaluated", "_limit",
         "_looks_at_batch", "_mark", "_steps", "_stop", "_updates", "ask", "before_backward", "busy",
         "count_until_ns", "counting", "counts_at_fetch", "ends_ns", "goes_on", "guard", "holding",
         "in_backward", "in_optimizer", "note", "observer", "thread", "update_ended",
@@ -108,7 +119,7 @@ class EventBuffer:
         self.thread: int | None = None
         self.guard: Callable[[Event, Callable[..., Any], Any, Any], Any] | None = None
         self.before_backward: Callable[[], None] | None = None
-        self.busy = self.in_backward = self.in_optimizer = 0
+        self.busy = self.in_backward = self.in_optimizer = self._closures = 0
         self.counting = self.counts_at_fetch = self.update_ended = False
         self.ends_ns: list[int] = []
         self.count_until_ns = 0
@@ -264,12 +275,16 @@ class EventBuffer:
             self.busy += 1
             self.in_backward += event is BACKWARD
         elif event.updates:
+            self._closures = 0
             self.in_optimizer += 1
         return event
 
     def _is_due(self, event: Event) -> bool:
         """Whether an event is taken at once although events are held: the step ends here, or holding does."""
-        if event.flushed == "at once" or (event.follows_update and self.in_optimizer):
+        self._closures += event is CLOSURE
+        # An optimizer that calls its closure again may do so for all the rest of the training.
+        again = event is CLOSURE and self._closures > 1
+        if event.flushed == "at once" or again or (event.follows_update and self.in_optimizer):
             self.release()
             return True
         if not event.ends_step or self.in_optimizer or self.in_backward:

@@ -21,7 +21,7 @@ class Event:
     name: str
     phase: str | None = None
     """Of the step, empty for what is outside of all; a label brings its own, an instant has none."""
-    ends_step: Literal["fetch", "forward", "backward", "zero_grad", ""] = ""
+    ends_step: Literal["fetch", "forward", "backward", "zero_grad", "closure", ""] = ""
     """The question to the step rule whether the step ends right before it: a safe point, too."""
     says_subject: bool = False
     """Its beginning says what it is about, beside the time."""
@@ -57,8 +57,9 @@ BACKWARD = Event("backward", "backward", "backward", says_subject=True, hides_ca
 OPTIMIZER = Event(
     "optimizer", "optimizer", ends_with=lambda optimizer, _: id(optimizer), updates=True, names_thread=True
 )
-CLOSURE = Event("closure", "")
-"""The optimizer calls the training code that its step was given (Lightning, LBFGS): no update itself."""
+CLOSURE = Event("closure", "", "closure")
+"""The optimizer calls the training code that its step was given (Lightning, LBFGS): no update itself. The one
+safe point inside an update: the optimizer has not changed anything since the last call."""
 SCALER = Event("scaler", "optimizer", ends_with=lambda pair, _: id(pair[1]), updates=True)
 """`GradScaler.step`; about the scaler and the optimizer."""
 ZERO_GRAD = Event("zero_grad", "zero_grad", "zero_grad", follows_update=True)

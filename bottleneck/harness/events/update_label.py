@@ -27,13 +27,18 @@ class UpdateLabel:
             label.__enter__()
             self._ranges.append(label)
 
+    def go_on(self) -> None:
+        """It goes on after a call of its closure; if a step ended before that, so did the label."""
+        if not self._ranges:
+            self.begin()
+
     def end(self) -> None:
         """It has ended."""
         if self._ranges:
             self._ranges.pop().__exit__(None, None, None)
 
     def close(self) -> None:
-        """Something has left it: nothing is under way any more."""
+        """Something has left it, or a step ends inside: nothing that was under way has a label any more."""
         while self._ranges:
             self._ranges.pop().__exit__(None, None, None)
 

@@ -23,6 +23,7 @@ from .. import profile_forks, torch_private
 from ..events.table import (
     ANOMALIES,
     BACKWARD,
+    CLOSURE,
     COPY,
     EVALUATION,
     FETCH,
@@ -189,7 +190,7 @@ class Agent(StepObserver[LoaderWatch]):
     # -- events, taken at once -----------------------------------------------------------------
 
     def _look_at(self, event: Event, subject: Any) -> None:
-        if event.ends_step and not self.rule.inside:
+        if event is CLOSURE or (event.ends_step and not self.rule.inside):
             self._stopper.safe_point()
         look = self._look.get(event)
         if look is not None:
@@ -212,6 +213,8 @@ class Agent(StepObserver[LoaderWatch]):
                 self._update_label.end()
             if self._to_hold and not self.rule.inside:
                 self._begin_holding()
+        elif event is CLOSURE and self.rule.in_optimizer:
+            self._update_label.go_on()
 
     @harmless
     def happened(self, event: Event, subject: Any) -> None:
@@ -323,6 +326,7 @@ class Agent(StepObserver[LoaderWatch]):
             return
         if self._at_training is not None:
             self._training_begins()
+        self._update_label.close()
         measuring = self.capture.measuring
         self._own_cost.add(now)
         began = perf_counter_ns()

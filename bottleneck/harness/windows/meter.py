@@ -41,9 +41,13 @@ class StepMeter:
         self._collected_by_update_ns = 0
 
     def begin(self, now_ns: int, *, fresh: bool = True) -> None:
-        """A step begins; `fresh` reads the counters anew, as work of ours lies before it."""
+        """A step begins; `fresh` reads the counters anew, as work of ours lies before it.
+
+        A phase that was open then, like an update that calls its closure, goes on from here.
+        """
         self.start_ns = now_ns
         if fresh:
+            self.clock.take(now_ns)
             self._usage = resource.getrusage(resource.RUSAGE_SELF)
         self.garbage.total_ns = self._collected_by_update_ns = 0
         self.backwards = self.accumulations = self.evaluations = 0

@@ -1,14 +1,16 @@
 """The step rule: where one training step ends and the next begins.
 
-In: the events of the training thread (batch fetches, optimizer steps, scaler steps, backward
-passes, zero_grad, root forwards), one method each. Out: from the events that are safe points, True
+In: the events of the training thread (batch fetches, optimizer steps, their closures, scaler steps,
+backward passes, zero_grad, root forwards), one method each. Out: from the events that are safe points, True
 when a cut is to be made right there, before the event itself.
 
 The rule in one sentence: an update arms a cut; the cut is made at the next batch fetch, or, where
 updates happen without fetches, at the first safe point after the last update of the learned cycle.
 An *update* is the end of an outermost `Optimizer.step` or `GradScaler.step` (a scaler that skips
 has no optimizer step); optimizer steps inside one backward, or with no backward between them, are
-one update. Pure Python, no torch: one event costs well under a microsecond.
+one update. An optimizer that calls its closure far more often than a step of one does by default is
+a solver that does the whole training in one step (LBFGS for physics-informed networks): there each
+call of the closure is a step. Pure Python, no torch: one event costs well under a microsecond.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ BACKWARDS_WITH_OPTIMIZER = 256
 """An optimizer exists but has not stepped: accumulation over 16 or 64 micro-batches is common, so
 waiting is right; a flat limit of 8 made false cuts before the first step of such a script."""
 
-Signal = Literal["none", "optimizer", "zero_grad", "backward"]
+CLOSURES_IN_A_STEP = 32
+"""`torch.optim.LBFGS` calls it 25 times at most by default (`max_eval`)."""
+
+Signal = Literal["none", "optimizer", "zero_grad", "backward", "closure"]
 Mode = Literal["unknown", "fetch", "update", "leader"]
 
 
@@ -103,6 +108,7 @@ class StepRule:
         self.learned = False
         """Until then cuts are provisional: good enough to skip, not to measure."""
         self._in_optimizer = 0
+        self._closures = 0
         self._in_scaler = 0
         self._in_backward = 0
         self._updated_in_backward = False
@@ -134,7 +140,7 @@ class StepRule:
 
     @property
     def inside(self) -> bool:
-        """Inside an optimizer, scaler or backward: no cut and no stop may happen here."""
+        """Inside an optimizer, scaler or backward: no cut and no stop may happen here, but at a closure."""
         return bool(self._in_optimizer or self._in_scaler or self._in_backward)
 
     @property
@@ -197,6 +203,16 @@ class StepRule:
         """The autograd engine is about to run; `backward_begin` follows."""
         return self._anywhere and not self.inside and self._cut()
 
+    def closure(self) -> bool:
+        """The optimizer is about to call the training code that its step was given."""
+        self._closures += 1
+        if self.signal != "closure":
+            if self._closures <= CLOSURES_IN_A_STEP:
+                return False
+            self.signal, self.mode, self.period = "closure", "update", 1
+            self._learned_as("update")
+        return self._cut()
+
     def _cut(self) -> bool:
         self._at_fetch = self._anywhere = False
         self._keys_since_cut.clear()
@@ -232,6 +248,8 @@ class StepRule:
 
     def optimizer_begin(self) -> None:
         """`Optimizer.step` begins; steps nest (LBFGS, closures, subclasses calling super)."""
+        if not self._in_optimizer:
+            self._closures = 0
         self._in_optimizer += 1
 
     def optimizer_end(self, key: int) -> None:
@@ -264,6 +282,8 @@ class StepRule:
     # -- updates ---------------------------------------------------------------------------------
 
     def _real_update(self, key: int) -> None:
+        if self.signal == "closure" and self._closures > 1:
+            return
         if self.signal != "optimizer":
             # Whatever stood in for the optimizer so far was only a guess.
             fetched, pending = self._fetched_ever, self.pending
@@ -354,6 +374,10 @@ class ManualRule(StepRule):
         """
         self._marked = marked
         super().__init__()
+
+    def closure(self) -> bool:
+        """See `StepRule`."""
+        return not self._marked and super().closure()
 
     def mark(self) -> None:
         """The program marks its steps: from now on no event cuts."""

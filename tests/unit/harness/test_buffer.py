@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch_bottleneck.harness.events.buffer import BEGINS, ENDS, EventBuffer
 from torch_bottleneck.harness.events.table import (
     BACKWARD,
+    CLOSURE,
     COPY,
     EVALUATION,
     EVENTS,
@@ -197,8 +198,8 @@ def test_the_device_is_marked_at_every_cut_that_is_held(usual: list[str]) -> Non
     assert 14 <= run.capture.late <= 20
 
 
-SAFE_POINTS = [event for event in EVENTS if event.ends_step and event is not FETCH]
-"""A fetch without a batch is the end of an epoch: it is handed over anyway."""
+SAFE_POINTS = [event for event in EVENTS if event.ends_step and event not in (FETCH, CLOSURE)]
+"""A fetch without a batch is the end of an epoch, and handed over anyway. A closure lies inside an update."""
 
 
 @pytest.mark.parametrize("event", SAFE_POINTS, ids=lambda event: event.name)
@@ -213,6 +214,18 @@ def test_a_long_stretch_without_an_update_is_handed_over_at_a_safe_point(event: 
         handed_over.append(bool(run.observer.at_once))
     assert not any(handed_over[:1000])
     assert handed_over[-1]
+
+
+def test_an_optimizer_that_calls_its_closure_again_ends_the_holding() -> None:
+    run = Run([(name, 7) for name in WITH_LOADER * 5])
+    run.hold(10)
+    for calls in (1, 1, 2):
+        assert run.buffer.begin(OPTIMIZER, 7) is OPTIMIZER
+        for _ in range(calls):
+            assert run.buffer.holding
+            run.buffer.end(run.buffer.begin(CLOSURE) or FETCH)
+        run.buffer.end(OPTIMIZER, 7)
+    assert not run.buffer.holding
 
 
 def test_steps_that_are_handed_over_for_their_many_events_count_for_the_next_look() -> None:

@@ -228,10 +228,28 @@ def updating_in_backward_and_at_times_after_it() -> None:
             other.step()
 
 
+def solving_at_last() -> None:
+    """Usual steps, and then the rest of the training in one."""
+    plain()
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.LBFGS(
+        model.parameters(), lr=1e-4, max_iter=90, tolerance_grad=0, tolerance_change=0
+    )
+    x = torch.randn(16, 4)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)  # type: ignore[arg-type]
+
+
 PROGRAMS = (
     plain, with_transforms, without_a_loader, accumulating, two_players, evaluating, epochs, cycling,
     with_a_closure, with_a_gradient_inside, failing_at_times, updating_in_backward,
-    updating_in_backward_and_at_times_after_it,
+    updating_in_backward_and_at_times_after_it, solving_at_last,
 )  # fmt: skip
 
 

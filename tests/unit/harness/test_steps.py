@@ -209,6 +209,46 @@ def test_closures_run_inside_the_optimizer_and_never_cut() -> None:
     assert cuts == [False] + [True] * 11
 
 
+def solve(rule: StepRule, closures: int) -> list[bool]:
+    """Play one step of an optimizer that calls its closure so often; return at which calls it was cut."""
+    cuts = []
+    rule.optimizer_begin()
+    for _ in range(closures):
+        cuts.append(rule.closure())
+        rule.zero_grad()
+        rule.backward_begin()
+        rule.backward_end()
+    rule.optimizer_end(1)
+    return cuts
+
+
+def test_each_evaluation_of_a_solver_that_trains_in_one_step_is_a_step() -> None:
+    rule = StepRule()
+    cuts = solve(rule, 200)
+    first = cuts.index(True)
+    assert 25 < first < 50
+    assert all(cuts[first:])
+    assert (rule.description, rule.learned, rule.pending) == ("closure", True, False)
+    # Another one that converges sooner changes nothing; one that updates once does.
+    assert all(solve(rule, 5))
+    assert solve(rule, 1) == [True]
+    assert solve(rule, 1) == [False]
+    assert rule.description == "optimizer"
+
+
+def test_evaluations_after_usual_steps_are_steps_of_another_kind() -> None:
+    rule = StepRule()
+    cuts_per_step("|zfBD" * 30, rule=rule)
+    before = rule.generation
+    assert all(solve(rule, 100)[50:])
+    assert rule.generation == before + 1
+
+
+def test_steps_that_the_program_marks_are_not_cut_at_evaluations() -> None:
+    rule = ManualRule()
+    assert not any(solve(rule, 100))
+
+
 def test_optimizers_inside_a_backward_are_one_update() -> None:
     rule = StepRule()
     cuts = []
