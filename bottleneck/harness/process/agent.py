@@ -103,7 +103,7 @@ class Agent(StepObserver[LoaderWatch]):
             clock=self.clock,
             notes=self._notes,
             optimizers=self._learned.optimizers.living,
-            found_sync=lambda: self._learned.sites.note("synchronisation"),
+            found=self._learned.sites.note,
             at_trace_end=self._facts.write_settings,
         )
         self._tracker.capture, self._tracker.notes = self.capture, self._notes

@@ -62,7 +62,7 @@ class Capture:
         clock: PhaseClock,
         notes: NoteBook,
         optimizers: Callable[[], Iterable[Any]] = tuple,
-        found_sync: Callable[[], None],
+        found: Callable[[str], None],
         at_trace_end: Callable[[], None],
     ) -> None:
         """Begin with the warm-up.
@@ -75,7 +75,8 @@ class Capture:
             clock: tells the phases of a step.
             notes: is open while the memory window is.
             optimizers: returns those of the script.
-            found_sync: called at each synchronising call during the memory window.
+            found: called at each synchronising call during the memory window, and each that empties the
+                cache, with what it is.
             at_trace_end: called when the trace window has ended (settings are read then).
         """
         self.stage: Stage = "warm-up"
@@ -93,7 +94,7 @@ class Capture:
         self._held_up = False
         """The warm-up went on because of the script's own profiler."""
         self._changed = False
-        self._memory = MemoryWindow(store, self._book, notes=notes, found_sync=found_sync)
+        self._memory = MemoryWindow(store, self._book, notes=notes, found=found)
         self._flops = FlopStep(optimizers)
         self.stacks = StackWindow(store, clock)
         self._ended: str | None = None

@@ -2,10 +2,14 @@
 
 In: begin and end at safe points, the rows of the window. Out: the memory artefact, a snapshot pickle as
 pytorch.org/memory_viz reads it, with notes beside it; and user lines of synchronising calls, by torch's own
-sync debug mode. Like `TraceWindow`, each method notes why it failed and goes on.
+sync debug mode, and of those that empty the cache. Like `TraceWindow`, each method notes why it failed and
+goes on.
 
 The history costs 0 to 8 % of a step without Python stacks and about 25 % with them (H200), which
-is why it has a window of its own and the ring is bounded.
+is why it has a window of its own and the ring is bounded. Only what is asked for has a stack. Where an
+exception of Python passes through C++, what is freed on its way is recorded, too, and reading a stack
+there loses the exception: with context="all" checkpoints without re-entry, which end each recomputation by
+one, ended the script with "SystemError: error return without exception set" (torch 2.11).
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import torch
 from ...files import json_of
 from ...runs.store import Store, reason_of, write_atomically
 from .. import torch_private
+from ..events.replacing import Replacements
 from ..facts.memory_notes import NoteBook, notes_path
 from .book import WindowBook
 
@@ -46,7 +51,7 @@ class MemoryHistory:
     def start() -> None:
         """Begin to record into a ring of `RING_ENTRIES`."""
         torch.cuda.memory._record_memory_history(
-            enabled="all", context="all", stacks="python", max_entries=RING_ENTRIES
+            enabled="all", context="alloc", stacks="python", max_entries=RING_ENTRIES
         )
 
     @staticmethod
@@ -59,19 +64,24 @@ class MemoryHistory:
             torch.cuda.memory._record_memory_history(enabled=None)
 
 
-class SyncSites:
-    """User lines that make the host wait for the device, from `torch.cuda.set_sync_debug_mode`.
+class CallSites:
+    """User lines that make the host wait for the device, and those that empty the allocator's cache.
 
-    The warnings that this mode makes are taken before the script or its logs can see them.
+    The first are from `torch.cuda.set_sync_debug_mode`: the warnings that this mode makes are taken before
+    the script or its logs can see them.
     """
 
-    def __init__(self, found: Callable[[], None]) -> None:
-        """Report each synchronising call by calling `found` on the thread that makes it."""
+    def __init__(self, found: Callable[[str], None]) -> None:
+        """Report each such call by calling `found` on the thread that makes it."""
         self._found = found
+        self._replaced = Replacements()
         self._catcher: warnings.catch_warnings[Any] | None = None
 
     def start(self) -> None:
         """Begin to watch."""
+        for owner, name in torch_private.cache_emptiers():
+            if owner is torch._C:
+                self._replaced.put(owner, name, self._emptying)
         if self._catcher is not None or torch.cuda.get_sync_debug_mode() != 0:
             return
         catcher = warnings.catch_warnings()
@@ -82,7 +92,7 @@ class SyncSites:
 
         def show(message: Any, category: Any, *rest: Any, **options: Any) -> None:
             if "synchronizing CUDA operation" in str(message):
-                self._found()
+                self._found("synchronisation")
             elif "Synchronization debug mode is a prototype" not in str(message):
                 previous(message, category, *rest, **options)
 
@@ -91,25 +101,33 @@ class SyncSites:
 
     def stop(self) -> None:
         """Put everything back."""
+        self._replaced.undo()
         if self._catcher is None:
             return
         torch.cuda.set_sync_debug_mode(0)
         self._catcher.__exit__(None, None, None)
         self._catcher = None
 
+    def _emptying(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def empty(*args: Any, **kwargs: Any) -> Any:
+            self._found("empty_cache")
+            return original(*args, **kwargs)
+
+        return empty
+
 
 class MemoryWindow:
     """The allocator's part of a capture."""
 
     def __init__(
-        self, store: Store, book: WindowBook, *, notes: NoteBook, found_sync: Callable[[], None]
+        self, store: Store, book: WindowBook, *, notes: NoteBook, found: Callable[[str], None]
     ) -> None:
         """Nothing is attached yet."""
         self._store = store
         self._book = book
         self._notes = notes
         self._history = MemoryHistory()
-        self._syncs = SyncSites(found_sync)
+        self._calls = CallSites(found)
 
     def lack(self, reason: str) -> None:
         """There is no history, and this is why."""
@@ -120,10 +138,10 @@ class MemoryWindow:
         try:
             self._notes.start()
             self._history.start()
-            self._syncs.start()
+            self._calls.start()
         except Exception as error:
             self._store.artefact("memory", "failed", reason=reason_of(error))
-            self._syncs.stop()
+            self._calls.stop()
             with contextlib.suppress(Exception):
                 self._history.stop(None)
             self._notes.abandon()
@@ -133,7 +151,7 @@ class MemoryWindow:
     def end(self) -> None:
         """Stop recording and write the snapshot and its notes."""
         try:
-            self._syncs.stop()
+            self._calls.stop()
             try:
                 target = self._store.path("memory")
             except OSError:

@@ -24,7 +24,7 @@ from ...model.run import SourceSite
 from ...model.snapshot import Action
 from ...model.words import percent
 from ..trace.intervals import before, latest
-from .clock import PHASES, MemoryClock, Stretch
+from .clock import PHASES, MemoryClock, Stretch, frees_have_stacks
 from .reading import Reading
 
 WATCHED = 2
@@ -106,10 +106,10 @@ def varying_sizes(reading: Reading) -> bool | None:
 def empty_cache(reading: Reading) -> tuple[float, tuple[SourceSite, ...]] | None:
     """Count the times per step that clearing the cache gave something back, and name the lines.
 
-    None without whole steps.
+    None without whole steps, or where what is given back has no stack.
     """
     memory, clock, stacks = reading.memory, reading.clock, reading.stacks
-    if not clock.steps:
+    if not (clock.steps and frees_have_stacks(memory)):
         return None
     freed = np.isin(memory.action, (int(Action.SEGMENT_FREE), int(Action.SEGMENT_UNMAP)))
     rows = np.flatnonzero(freed & (clock.step_of >= 0) & (memory.stack >= 0))

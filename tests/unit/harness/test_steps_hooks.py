@@ -28,7 +28,7 @@ from torch_bottleneck.harness.process.stopping import Stopper, StopRun
 from torch_bottleneck.harness.windows.book import WindowBook
 from torch_bottleneck.harness.windows.capture import Capture
 from torch_bottleneck.harness.windows.horizon import Horizon
-from torch_bottleneck.harness.windows.memory_window import MemoryHistory, MemoryWindow, SyncSites
+from torch_bottleneck.harness.windows.memory_window import CallSites, MemoryHistory, MemoryWindow
 from torch_bottleneck.harness.windows.phases import PhaseClock
 from torch_bottleneck.harness.windows.presence import active
 from torch_bottleneck.harness.windows.table import Row
@@ -225,7 +225,7 @@ def make_capture(folder: Path, **wishes: Any) -> tuple[Capture, Store]:
         horizon=Horizon(),
         clock=PhaseClock(),
         notes=NoteBook(PhaseClock(), list),
-        found_sync=lambda: None,
+        found=lambda what: None,
         at_trace_end=lambda: None,
     )
     return capture, store
@@ -286,10 +286,10 @@ def test_a_memory_window_that_fails_leaves_no_recording_on(
     on: list[bool] = []
     monkeypatch.setattr(MemoryHistory, "start", lambda self: on.append(True))
     monkeypatch.setattr(MemoryHistory, "stop", lambda self, target: on.clear())
-    monkeypatch.setattr(SyncSites, "start", fail if broken == "begin" else lambda self: None)
+    monkeypatch.setattr(CallSites, "start", fail if broken == "begin" else lambda self: None)
     store = Store(tmp_path / "run")
     book = WindowBook(store, Progress(quiet=True))
-    window = MemoryWindow(store, book, notes=NoteBook(PhaseClock(), list), found_sync=lambda: None)
+    window = MemoryWindow(store, book, notes=NoteBook(PhaseClock(), list), found=lambda what: None)
     assert window.begin() == (broken == "end")
     if broken == "end":
         assert on
@@ -297,6 +297,34 @@ def test_a_memory_window_that_fails_leaves_no_recording_on(
         window.end()
     assert not on
     assert "No space left" in (store.run.artefacts["memory"].reason or "")
+
+
+def test_what_is_freed_has_no_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read one while an exception passes through C++ loses the exception: checkpoints failed by it."""
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **how: asked.append(how))
+    MemoryHistory.start()
+    assert [how["context"] for how in asked] == ["alloc"]
+
+
+def test_lines_that_empty_the_cache_are_found_while_the_memory_window_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def empty() -> str:
+        return "done"
+
+    monkeypatch.setattr(torch._C, "_empty", empty, raising=False)
+    emptiers = [(torch._C, "_empty"), (torch.cuda, "empty_cache")]
+    monkeypatch.setattr(torch_private, "cache_emptiers", lambda: emptiers)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 1)
+    found: list[str] = []
+    calls, before = CallSites(found.append), torch.cuda.empty_cache
+    calls.start()
+    assert torch._C._empty() == "done"  # type: ignore[attr-defined]
+    assert torch.cuda.empty_cache is before, "it calls the other one"
+    calls.stop()
+    assert torch._C._empty is empty  # type: ignore[attr-defined]
+    assert found == ["empty_cache"]
 
 
 @pytest.mark.parametrize("steps", [3, 8, 12, 14, 18, 22, 26, 210, 240])
