@@ -73,6 +73,7 @@ for step, (inputs, targets) in enumerate(loader):
         unless=(_FOR_COPIES, _FOR_ACTIVATIONS, _ASKED_FOR),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.SYNCS_GONE,
+        narrower=WhatIf.PICKS_GONE,
         basis="the waits removed",
         may_break="Masked-out elements are computed; keep NaN and infinity out of them.",
         code="""\

@@ -65,6 +65,7 @@ class WhatIf(str, Enum):
     BATCHES_HANDED_OVER = "batches-handed-over"
     DATASET_LIGHT = "dataset-light"
     SYNCS_GONE = "syncs-gone"
+    PICKS_GONE = "picks-gone"
     ASKED_WAITS_GONE = "asked-waits-gone"
     ALLOCATOR_FREE = "allocator-free"
     COPIES_ASYNC = "copies-async"
@@ -248,6 +249,7 @@ class WhatIfEntry(msgspec.Struct, frozen=True, kw_only=True):
 WHAT_IFS: dict[WhatIf, WhatIfEntry] = dict.fromkeys(WhatIf, WhatIfEntry()) | {
     WhatIf.INPUT_READY: WhatIfEntry(by_fix=True),
     WhatIf.SYNCS_GONE: WhatIfEntry(by_fix=True),
+    WhatIf.PICKS_GONE: WhatIfEntry(by_fix=True),
     WhatIf.ASKED_WAITS_GONE: WhatIfEntry(by_fix=True),
     WhatIf.ALLOCATOR_FREE: WhatIfEntry(by_fix=True),
     WhatIf.COPIES_ASYNC: WhatIfEntry(by_fix=True),

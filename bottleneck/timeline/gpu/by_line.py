@@ -53,6 +53,8 @@ class Asked:
     """In the order of the graph's nodes."""
     backward: NDArray[np.bool_]
     """A node of the backward asked for it."""
+    in_backward: NDArray[np.bool_]
+    """The same of each event, (n,)."""
     rows: NDArray[np.intp]
     place_of_row: NDArray[np.intp]
     """Each operator that records a node, and each node of a backward: its row, and which node it is of."""
@@ -71,6 +73,16 @@ class Asked:
         # One more, for NO_LINE.
         chains = np.array([*(any(inside[line] for line in chain) for chain in lines.chains), False])
         return chains[self.chain]
+
+    def backward_share(self, loop: LoopTime, work: NDArray[np.float64]) -> float | None:
+        """Return the share of the backward's work, of the events' (n,), that a loop's lines ask for.
+
+        None where the lines of less than half of it are known.
+        """
+        whole = float(work[self.in_backward].sum())
+        if float(work[self.in_backward & (self.chain != NO_LINE)].sum()) <= whole / 2:
+            return None
+        return float(work[self.in_backward & self.events_of(loop)].sum()) / whole
 
     def dropped(self) -> NDArray[np.float64] | None:
         """Return the share of each activity that makes gradients nobody needs, (m,); None where none does."""
@@ -124,6 +136,7 @@ def asked_by(
         chain=of(graph.chain or graph.line),
         place=activities,
         backward=backward[program.event] >= 0,
+        in_backward=backward >= 0,
         rows=np.concatenate([recording, nodes]),
         place_of_row=np.concatenate([of_recording, place]),
     )

@@ -54,7 +54,10 @@ class DeviceWork:
     merged_by: NDArray[np.int16]
     """Group of the seam that keeps each of these apart; -1 elsewhere."""
     index_sums: NDArray[np.bool_]
-    """Sums of gradients in the backward of an index: those of one row one after the other."""
+    """Sums of gradients in the backward of an index: those of one row one after the other. Not of a mask,
+    which names no row twice."""
+    picked: NDArray[np.bool_]
+    """What picking by masks launches, forward and backward."""
     unaligned: dict[str, NDArray[np.bool_]]
     """Matrix products whose rows do not begin at 16 bytes, by type: "bf16", "fp16" or "tf32"."""
     fills: NDArray[np.bool_]

@@ -19,11 +19,11 @@ from ...model.codes import Part
 from ...model.diagnosis import KernelRow
 from ..lanes.labels import Work
 from ..lanes.program import PARTS, Program
-from ..lanes.recompute import recomputed, recorders
+from ..lanes.recompute import nodes_of, recomputed
 from ..trace.dialect import PROFILER_STEP, Kind
 from ..trace.intervals import before
 from ..trace.kernels import KernelKind, classify
-from ..trace.operators import FILL, NEW_MEMORY, NODE
+from ..trace.operators import FILL, NEW_MEMORY
 from ..trace.table import Trace
 from .compiler_reach import read_reach
 from .device_masks import ALIGNED_NUMBERS, DeviceWork
@@ -55,6 +55,8 @@ _SOLVES = re.compile(r"^aten::_?(linalg_|cholesky|triangular_solve|lu_|geqrf|orm
 _PRODUCTS = re.compile(r"^aten::(mm|addmm|bmm|baddbmm)$")
 _SOLVED_BACKWARD = re.compile(r"^(Linalg|Cholesky|TriangularSolve)\w*Backward")
 _INDEX_SUMS = re.compile(r"indexing_backward_kernel")
+_PICKS = re.compile(r"^aten::(index|index_put_|masked_select)$")
+_WHERE = re.compile(r"^aten::nonzero$")
 _REDUCES = re.compile(r"^triton_(red|per)_")
 _PLANAR_NORM = re.compile(r"^aten::(instance_norm|native_group_norm)$")
 """ATen's `instance_norm` and CUDA's `native_group_norm` call `contiguous()` on their input."""
@@ -71,6 +73,20 @@ def launched_inside(trace: Trace, program: Program, pattern: re.Pattern[str]) ->
     return trace.inside(program.row[program.event], trace.rows(Kind.OP, named=pattern))
 
 
+def _launched_by(trace: Trace, program: Program, calls: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Return which activities these calls launch, and their backward."""
+    launches = program.row[program.event]
+    return trace.inside(launches, calls) | trace.inside(launches, nodes_of(trace, calls))
+
+
+def _picked(trace: Trace, program: Program) -> NDArray[np.bool_]:
+    """Return which activities picking by masks launches, which asks where they hold, and its backward."""
+    picks, asked = trace.rows(Kind.OP, named=_PICKS), trace.rows(Kind.OP, named=_WHERE)
+    around = trace.ranges(picks).around(trace.ts_ns[asked], trace.tid[asked])
+    picks = picks[np.unique(around[around >= 0])]
+    return _launched_by(trace, program, picks) if len(picks) else np.zeros(len(program.event), dtype=bool)
+
+
 def _in_nhwc(
     trace: Trace, program: Program, *, layout: NDArray[np.bool_], held: NDArray[np.float64]
 ) -> NDArray[np.float64]:
@@ -85,13 +101,7 @@ def _in_nhwc(
     norms, stays = trace.named(_NORM_IN_NCHW, program.activity_row), 0.0
     planar = trace.rows(Kind.OP, named=_PLANAR_NORM)
     if len(planar):
-        made = recorders(trace)
-        recorded = np.asarray(list(made.values()), dtype=np.intp)
-        numbers = np.asarray(list(made), dtype=np.int64)[trace.inside(recorded, planar)]
-        ops = trace.rows(Kind.OP)
-        nodes = ops[np.isin(trace.sequence[ops], numbers) & trace.named(NODE, ops)]
-        launches = program.row[program.event]
-        norms &= ~(trace.inside(launches, planar) | trace.inside(launches, nodes))
+        norms &= ~_launched_by(trace, program, planar)
         stays = min(1.0, len(planar) / max(len(trace.rows(Kind.OP, named=_CONVOLUTION)), 1))
     return np.where(layout, stays, np.where(norms, held, 1.0))
 
@@ -213,6 +223,7 @@ def read_device_work(trace: Trace, program: Program) -> DeviceWork:
         backward=reach.backward[program.event],
     )
     layout = of_kind(lambda k: k.family == "layout")
+    picked = _picked(trace, program)
     return DeviceWork(
         fp32_math=fp32,
         convolutions=launched_inside(trace, program, _CONVOLUTIONS),
@@ -229,7 +240,8 @@ def read_device_work(trace: Trace, program: Program) -> DeviceWork:
         relaunched=fused.launches,
         merged=merged,
         merged_by=merged_by,
-        index_sums=trace.named(_INDEX_SUMS, rows),
+        index_sums=trace.named(_INDEX_SUMS, rows) & ~picked,
+        picked=picked,
         unaligned={
             dtype: trace.named(partial(_is_unaligned, dtype=dtype), rows) for dtype in ALIGNED_NUMBERS
         },

@@ -34,7 +34,7 @@ from ..lanes.seam_prices import price_seams
 from ..result import CostlyCall, Timeline
 from ..steps.baseline import Baseline
 from ..steps.facts import Facts
-from ..steps.loop_price import loop_of_dispatch
+from ..steps.loop_price import LoopPrice, loop_of_dispatch
 from ..steps.traced import Steps
 from ..trace.dialect import Kind
 from ..trace.intervals import within
@@ -307,11 +307,7 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
     if flavour == "unknown" and facts.updates_one_by_one(float(work.optimizer.sum()) / program.steps):
         flavour = "for-loop"
     asked = asked_by(trace, program, facts.graph, facts.operators) if facts.graph is not None else None
-    loop = (
-        loop_of_dispatch(facts.loops, baseline=baseline, true_ms=facts.true_ms)
-        if baseline is not None
-        else None
-    )
+    loop = _loop(program, facts, asked)
     return GpuReader(
         trace=trace,
         steps=steps,
@@ -354,6 +350,18 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             lined=asked.chain != NO_LINE if asked is not None and facts.operators is not None else None,
             loop=loop,
         ),
+    )
+
+
+def _loop(program: Program, facts: Facts, asked: Asked | None) -> LoopPrice | None:
+    if facts.baseline is None:
+        return None
+    eager = program.work[:, EAGER].sum(axis=1)
+    return loop_of_dispatch(
+        facts.loops,
+        baseline=facts.baseline,
+        true_ms=facts.true_ms,
+        backward_share=lambda loop: asked.backward_share(loop, eager) if asked is not None else None,
     )
 
 

@@ -1,14 +1,18 @@
 """Which noted nodes those are that the backwards of the traced steps go through, and which noted operators.
 
 In: a trace, where its steps begin, the graph and the operators noted in other steps. Out: the noted one of
-each traced one, where both steps have as many of a name: the k-th of a name is the k-th. And how much of each
-node is for nobody.
+each traced one. Where both steps have as many of a name, the k-th of a name is the k-th. Otherwise a loop, as
+over words or frames, went round more often in one of them: nodes go on in the order of the noted ones, and
+where that ends, where the next few are the same; operators are not known then. And how much of each node is
+for nobody.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +24,8 @@ from ..trace.operators import NODE
 from ..trace.table import Trace
 
 NO_NODE = -1
+_ALIKE = (12, 6, 3, 1)
+"""Nodes that must be the same from a place on: as many as can be."""
 
 
 def nodes_of_graph(
@@ -35,13 +41,41 @@ def nodes_of_graph(
     step = latest(steps_ns, trace.ts_ns[rows]).tolist()
     names = [NODE.sub("", trace.names[code]) for code in trace.name[rows].tolist()]
     order = np.lexsort((trace.sequence[rows], step)).tolist()
-    seen, done = Counter(zip(step, names, strict=True)), Counter[tuple[int, str]]()
-    for at in order:
-        key = (step[at], names[at])
-        if seen[key] == len(noted[names[at]]):
-            out[at] = noted[names[at]][done[key]]
-            done[key] += 1
+    whole = [graph.names[name] for name in graph.node]
+    for _, its in groupby(order, key=step.__getitem__):
+        mine = list(its)
+        its_names = [names[at] for at in mine]
+        seen, done = Counter(its_names), Counter[str]()
+        others = _aligned(whole, its_names) if any(len(noted[name]) != seen[name] for name in seen) else []
+        for k, at in enumerate(mine):
+            name = names[at]
+            if seen[name] == len(noted[name]):
+                out[at] = noted[name][done[name]]
+                done[name] += 1
+            else:
+                out[at] = others[k]
     return rows, out
+
+
+def _aligned(noted: Sequence[str], traced: Sequence[str]) -> list[int]:
+    """Return the place in `noted` of each of `traced`, where rounds of loops are more or fewer."""
+    places: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for count in _ALIKE:
+        for at in range(len(noted) - count + 1):
+            places[tuple(noted[at : at + count])].append(at)
+    out, at = [], 0
+    for k, name in enumerate(traced):
+        if at == len(noted) or noted[at] != name:
+            alike = (places.get(tuple(traced[k : k + count])) for count in _ALIKE if k + count <= len(traced))
+            found = next(filter(None, alike), None)
+            if found is None:
+                out.append(NO_NODE)
+                continue
+            next_one = bisect_left(found, at)
+            at = min(found[max(0, next_one - 1) : next_one + 1], key=lambda place: abs(place - at))
+        out.append(at)
+        at += 1
+    return out
 
 
 def operators_with_lines(

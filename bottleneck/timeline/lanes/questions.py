@@ -166,6 +166,19 @@ def reads_again(program: Program) -> NDArray[np.bool_]:
     return np.asarray(in_row & (reads - before > 1))
 
 
+def without_waits(program: Program) -> tuple[Edit, str]:
+    """Return the edit in which the host waits for no value, and what it stands for."""
+    edit = Edit(work={Work.SYNC: 0.0}, drop_waits=frozenset([EventKind.SYNC]))
+    basis, again = "replay without synchronising calls, so the host runs ahead", reads_again(program)
+    if again.any():
+        gone = np.zeros_like(program.work)
+        gone[again, Work.DISPATCH] = program.work[again, Work.DISPATCH]
+        edit = replace(edit, duration=np.where(again[program.event], 0.0, 1.0), gone=gone)
+        count = float((again & (program.kind == EventKind.SYNC)).sum()) / max(1, program.steps)
+        basis += f"; {count:.0f} of them read one value more where nothing is launched in between"
+    return edit, basis
+
+
 def shared_questions(program: Program, facts: Facts) -> Iterator[Question]:
     """Ask for the step without each host-side cause, and without communication between ranks."""
     has = program.work.sum(axis=0) > 0
@@ -177,15 +190,7 @@ def shared_questions(program: Program, facts: Facts) -> Iterator[Question]:
             "replay with every batch ready when it is needed",
         )
     if (kinds == EventKind.SYNC).any():
-        edit = Edit(work={Work.SYNC: 0.0}, drop_waits=frozenset([EventKind.SYNC]))
-        basis, again = "replay without synchronising calls, so the host runs ahead", reads_again(program)
-        if again.any():
-            gone = np.zeros_like(program.work)
-            gone[again, Work.DISPATCH] = program.work[again, Work.DISPATCH]
-            edit = replace(edit, duration=np.where(again[program.event], 0.0, 1.0), gone=gone)
-            count = float((again & (kinds == EventKind.SYNC)).sum()) / max(1, program.steps)
-            basis += f"; {count:.0f} of them read one value more where nothing is launched in between"
-        yield Question(WhatIf.SYNCS_GONE, edit, basis)
+        yield Question(WhatIf.SYNCS_GONE, *without_waits(program))
     if has[Work.ALLOCATOR] or (kinds == EventKind.ALLOCATOR).any():
         yield Question(
             WhatIf.ALLOCATOR_FREE,

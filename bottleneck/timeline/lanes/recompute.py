@@ -125,6 +125,15 @@ def recorders(trace: Trace) -> dict[int, int]:
     return {number: made[number] for number in set(trace.sequence[nodes].tolist()) & made.keys()}
 
 
+def nodes_of(trace: Trace, calls: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the nodes of the backward that these calls recorded, as rows."""
+    made = recorders(trace)
+    recorded = np.asarray(list(made.values()), dtype=np.intp)
+    numbers = np.asarray(list(made), dtype=np.int64)[trace.inside(recorded, calls)]
+    ops = trace.rows(Kind.OP)
+    return ops[np.isin(trace.sequence[ops], numbers) & trace.named(NODE, ops)]
+
+
 def first_passes(trace: Trace) -> NDArray[np.bool_]:
     """Return which of the nodes, `trace.rows(Kind.OP, named=NODE)`, go with the forward that recorded them.
 

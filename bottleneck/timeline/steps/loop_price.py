@@ -10,7 +10,7 @@ rather than dispatch gains next to nothing by that and is not named at all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -66,10 +66,17 @@ def dearest_loop(
     return _dearest(mostly, whole, true_ms=true_ms, most=dispatch)
 
 
-def loop_of_dispatch(loops: Sequence[LoopTime], *, baseline: Baseline, true_ms: float) -> LoopPrice | None:
+def loop_of_dispatch(
+    loops: Sequence[LoopTime],
+    *,
+    baseline: Baseline,
+    true_ms: float,
+    backward_share: Callable[[LoopTime], float | None] = lambda _: None,
+) -> LoopPrice | None:
     """Return the loop that takes most of the host's time (GPU runs).
 
     What stands behind the update is dispatched aside there and priced as host work: not here.
+    `backward_share`: what a loop's lines ask for of the backward, where that is known.
     """
     before, between, after = (
         max((loop.of.get(part, 0) for loop in loops), default=0) for part in SAMPLED[:3]
@@ -81,7 +88,7 @@ def loop_of_dispatch(loops: Sequence[LoopTime], *, baseline: Baseline, true_ms: 
         update=baseline.phases_ms.get("optimizer", 0.0),
     )
     loops = [msgspec.structs.replace(loop, seen=_ahead(loop.seen), of=_ahead(loop.of)) for loop in loops]
-    return _dearest(loops, whole, true_ms=true_ms)
+    return _dearest(loops, whole, true_ms=true_ms, backward_share=backward_share)
 
 
 def _ahead(counts: dict[str, int]) -> dict[str, int]:
@@ -89,21 +96,41 @@ def _ahead(counts: dict[str, int]) -> dict[str, int]:
 
 
 def _dearest(
-    loops: Sequence[LoopTime], whole: HostTimes, *, true_ms: float, most: HostTimes | None = None
+    loops: Sequence[LoopTime],
+    whole: HostTimes,
+    *,
+    true_ms: float,
+    most: HostTimes | None = None,
+    backward_share: Callable[[LoopTime], float | None] = lambda _: None,
 ) -> LoopPrice | None:
-    priced = [(_price(loop, shares, whole, most), loop) for loop in loops if (shares := loop_shares(loop))]
+    priced = [
+        (_price(loop, shares, whole, most, recorded=backward_share(loop)), loop)
+        for loop in loops
+        if (shares := loop_shares(loop))
+    ]
     spent_ms, loop = max(priced, key=lambda pair: pair[0], default=(0.0, None))
     if loop is None or spent_ms <= 0:
         return None
     return LoopPrice(loop=loop, spent_ms=min(spent_ms, true_ms))
 
 
-def _price(loop: LoopTime, shares: LoopShares, times: HostTimes, most: HostTimes | None = None) -> float:
-    """Return the loop's part of these times, of each no more than the most that it can be."""
+def _price(
+    loop: LoopTime,
+    shares: LoopShares,
+    times: HostTimes,
+    most: HostTimes | None = None,
+    *,
+    recorded: float | None = None,
+) -> float:
+    """Return the loop's part of these times, of each no more than the most that it can be.
+
+    `recorded`: the share of the backward that goes through what it has recorded; None: as of the forward.
+    """
     between, after = (loop.of.get(f"sampled {part}", 0) for part in ("between", "after"))
     outside = (shares.between * between + shares.after * after) / max(1, between + after)
     graph = loop.of.get("sampled forward", 0) + between
-    recorded = (shares.forward * (graph - between) + shares.between * between) / max(1, graph)
+    if recorded is None:
+        recorded = (shares.forward * (graph - between) + shares.between * between) / max(1, graph)
     most = most or times
     return (
         min(shares.forward * times.forward, most.forward)

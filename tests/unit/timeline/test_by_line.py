@@ -400,3 +400,17 @@ def test_what_is_joined_again_is_not_launched_in_either_way(tmp_path: Path) -> N
     assert finding.cost_ms == pytest.approx(program.duration[mine].sum() / program.steps / 1e6, rel=0.1)
     (fix,) = [each for each in found.suggestions if each.fix == "FX346"]
     assert not fix.bound, "the last join is left"
+
+
+def test_lines_tell_the_share_of_the_backward_that_goes_through_a_loop() -> None:
+    trace, program, graph = recorded()
+    work = program.work[:, EAGER].sum(axis=1)
+    asked = asked_by(trace, program, graph)
+    first, *_, last = sorted(site.line for site in graph.sites if site.file == graph.sites[0].file)
+    whole = LoopTime(site=SourceSite(file=graph.sites[0].file, line=first, function="f"), last_line=last)
+    part = LoopTime(site=SourceSite(file=graph.sites[0].file, line=45, function="f"), last_line=45)
+    shares = [asked.backward_share(loop, work) for loop in (whole, part)]
+    assert shares[0] is not None and shares[1] is not None
+    assert 0.0 < shares[1] < shares[0] <= 1.0
+    unknown = msgspec.structs.replace(graph, node=[])
+    assert asked_by(trace, program, unknown).backward_share(whole, work) is None

@@ -168,3 +168,29 @@ def test_bf16_halves_what_follows_a_product_up_to_what_is_lifted_to_fp32() -> No
     trace, program = writer.read()
     low = read_device_work(trace, program).low_traffic
     assert low.reshape(2, -1)[0].tolist() == [False, False, True, True, False, False]
+
+
+NODE = "autograd::engine::evaluate_function: IndexBackward0"
+SUMS = "void at::native::indexing_backward_kernel_stride_1<float>"
+
+
+def picking(*, mask: bool) -> Steps:
+    """An index and its backward; of a mask it asks where the mask holds."""
+    writer = Steps()
+    for step in (0, 1000):
+        writer.row("aten::index", "cpu_op", step, 75, sequence=3)
+        writer.row(NODE, "cpu_op", step + 78, 40, sequence=3)
+    writer.op("aten::nonzero" if mask else "aten::view", "select", 10)
+    writer.op("aten::gather", "gather", 10)
+    writer.op("aten::_index_put_impl_", SUMS, 30)
+    writer.op("aten::mm", FP32, 10)
+    return writer
+
+
+def test_what_picks_by_a_mask_is_told_with_its_backward_and_is_no_sum_of_rows() -> None:
+    work = read_device_work(*picking(mask=True).read())
+    assert work.picked.tolist() == 2 * [True, True, True, False]
+    assert not work.index_sums.any(), "a mask names no row twice"
+    work = read_device_work(*picking(mask=False).read())
+    assert not work.picked.any()
+    assert work.index_sums.tolist() == 2 * [False, False, True, False]

@@ -80,3 +80,16 @@ def test_on_a_gpu_a_loop_has_its_share_of_the_host_time_ahead_of_the_update():
     assert update.spent_ms == pytest.approx(10.0)
     assert loop_of_dispatch([_loop(after=10)], baseline=baseline, true_ms=100.0) is None
     assert loop_of_dispatch([], baseline=baseline, true_ms=100.0) is None
+
+
+def test_a_loop_has_the_backward_that_its_lines_ask_for_where_that_is_known():
+    baseline = Baseline(step_ms=100.0, phases_ms={"forward": 40.0, "backward": 30.0, "optimizer": 10.0})
+    loops = [_loop(line=3, forward=14), _loop(line=9, forward=10)]
+    shares = {3: 0.1, 9: 0.8}
+    found = loop_of_dispatch(loops, baseline=baseline, true_ms=100.0)
+    assert found is not None and found.loop.site.line == 3
+    found = loop_of_dispatch(
+        loops, baseline=baseline, true_ms=100.0, backward_share=lambda loop: shares[loop.site.line]
+    )
+    assert found is not None and found.loop.site.line == 9
+    assert found.spent_ms == pytest.approx(40.0 * 10 / 40 + 0.8 * 30.0)

@@ -23,6 +23,7 @@ from ...lanes.questions import (
     copied_basis,
     masks_basis,
     repeats_basis,
+    without_waits,
 )
 from ...lanes.replay import Edit, not_called, not_launched
 from ..device_masks import DeviceWork
@@ -122,6 +123,14 @@ def _done_another_way(program: Program, work: DeviceWork, known: Circumstances) 
             Edit(duration=known.narrow.left),
             f"replay with the kernels of `{known.narrow.call.callee}()` on all of the device; memory may keep"
             " them waiting then",
+            bound=True,
+        )
+    if work.picked.any():
+        waits, told = without_waits(program)
+        yield Question(
+            WhatIf.PICKS_GONE,
+            waits.and_also(not_launched(program, work.picked)),
+            f"{told}, and without picking by masks; weighing all by them takes time, too",
             bound=True,
         )
     if work.index_sums.any():
