@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 from functools import lru_cache
+from itertools import takewhile
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -68,8 +69,14 @@ def call_at(file: str, position: Position, namespace: dict[str, Any]) -> tuple[s
     called = _called(node.func, namespace)
     text = ast.unparse(node.func)
     if isinstance(node.func, ast.Name) and called and not called.startswith("builtins."):
-        text = called
+        text = _without_private(called)
     return (f"{text}()" if len(text) <= _LONGEST else ""), called
+
+
+def _without_private(name: str) -> str:
+    """Return `package.odeint` of `package._impl.odeint.odeint`: the private modules say nothing."""
+    *modules, last = name.split(".")
+    return ".".join([*takewhile(lambda module: not module.startswith("_"), modules), last])
 
 
 def is_read_by_index(file: str, position: Position) -> bool:

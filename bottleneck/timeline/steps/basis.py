@@ -143,7 +143,7 @@ def _stretches(run: Run, baseline: Window) -> list[tuple[Stretch, TypicalStep]]:
     return found
 
 
-def _rare(run: Run, table: StepTable, typical: TypicalStep) -> RareWork | None:
+def _rare(run: Run, table: StepTable, typical: TypicalStep, *, fed: bool) -> RareWork | None:
     times, _ = step_times(table)
     flags = np.zeros(len(times), dtype=np.bool_)
     if len(table.validation) == len(times):
@@ -155,7 +155,9 @@ def _rare(run: Run, table: StepTable, typical: TypicalStep) -> RareWork | None:
         kept=typical.kept,
         validation=flags & np.asarray([t is not None for t in times]),
     )
-    acts = any(run.settings.get(f"ungraded.{sign}") is True for sign in ("training", "environment"))
+    # What trains on the batches of a loader does not train on what such passes collect.
+    collects = run.settings.get("ungraded.training") is True and not fed
+    acts = collects or run.settings.get("ungraded.environment") is True
     if found is None or not found.evaluates or not acts:
         return found
     return replace(found, what=FORWARDS, evaluates=False)
@@ -219,11 +221,12 @@ def find_basis(
     `recorded_ms` is how long the traced steps took (`timeline.recorded`); by the host's marks if None. Starts
     of workers are counted at their frequency, not where they fall.
     """
+    fed = any(loader.role == "train" for loader in loaders)
     if run is None or given_ms is not None:
-        found = _find(run, steps, given_ms=given_ms, recorded_ms=recorded_ms)
+        found = _find(run, steps, given_ms=given_ms, recorded_ms=recorded_ms, fed=fed)
         return replace(found, loaders=tuple(loaders))
     usual, left, starts = without_starts(run, loaders)
-    found = _find(usual, steps, given_ms=None, recorded_ms=recorded_ms)
+    found = _find(usual, steps, given_ms=None, recorded_ms=recorded_ms, fed=fed)
     summary, cost = found.summary, starts.cost_ms if starts is not None else 0.0
     if starts is None or summary.true_ms is None or summary.true_is != "measured":
         return replace(found, loaders=left)
@@ -246,8 +249,12 @@ def _find(
     *,
     given_ms: float | None,
     recorded_ms: NDArray[np.float64] | None,
+    fed: bool,
 ) -> StepBasis:
-    """Find the basis of a run in which no workers are started; see `find_basis`."""
+    """Find the basis of a run in which no workers are started; see `find_basis`.
+
+    `fed`: a loader makes the batches that are trained on.
+    """
     profiled = np.zeros(0) if recorded_ms is None else recorded_ms
     if recorded_ms is None and steps is not None:
         profiled = np.asarray(steps.end_ns - steps.start_ns, dtype=np.float64) / 1e6
@@ -275,7 +282,7 @@ def _find(
         doubts: tuple[Doubt, ...] = ()
         if given_ms is None:
             doubts = find_drift(_stretches(run, window))
-            rare = _rare(run, window.steps, typical)
+            rare = _rare(run, window.steps, typical, fed=fed)
         if rare is not None:
             # The mean of the traced steps may hold it, or lack it; their median lacks it.
             usual_ms = float(np.median(profiled)) if len(profiled) else None

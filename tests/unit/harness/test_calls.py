@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import copy
 import dis
 import gc
@@ -65,6 +66,7 @@ def test_a_frame_is_named_by_the_call_that_runs(tmp_path: Path) -> None:
         ("gc.collect()", "gc.collect()", "gc.collect"),
         ("deepcopy(model)", "copy.deepcopy()", "copy.deepcopy"),
         ("json.dumps(history)", "json.dumps()", "json.dumps"),
+        ("wait(jobs)", "concurrent.futures.wait()", "concurrent.futures._base.wait"),
         ("np.random.choice(9, 3)", "np.random.choice()", "numpy.random"),
         ("print(loss)", "print()", "builtins.print"),
         ("own(1)", "own()", ""),
@@ -83,6 +85,7 @@ def test_names_are_looked_up_where_the_frame_would(tmp_path: Path, text: str, ca
         "gc": gc,
         "deepcopy": copy.deepcopy,
         "json": json,
+        "wait": concurrent.futures.wait,
         "np": np,
         "own": own,
         "__builtins__": __builtins__,

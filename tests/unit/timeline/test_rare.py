@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from torch_bottleneck.model.codes import Part, WhatIf
-from torch_bottleneck.model.run import Run, SiteTime, SourceSite, StepTable, Window
+from torch_bottleneck.model.run import LoaderFacts, Run, SiteTime, SourceSite, StepTable, Window
 from torch_bottleneck.model.view import CodeNode
 from torch_bottleneck.timeline.result import SpanKind
 from torch_bottleneck.timeline.steps.basis import find_basis
@@ -55,14 +55,21 @@ def test_an_evaluation_every_twenty_steps_is_part_of_the_step_and_has_its_price_
 
 
 def test_a_model_in_training_mode_acts_and_evaluates_nothing():
-    """A rollout of PPO in cleanrl: `Agent` is never in eval mode. In stable-baselines3 it always is then."""
+    """A rollout of PPO in cleanrl: `Agent` is never in eval mode. In stable-baselines3 it always is then.
+
+    Keras never changes the mode, either, but trains on the batches of a loader.
+    """
     run = run_of(every(20, 40.0), evaluated=[19, 39])
-    for settings, what in (
-        ({"ungraded.training": True}, FORWARDS),
-        ({"ungraded.training": False}, "evaluation"),
-        ({"ungraded.training": False, "ungraded.environment": True}, FORWARDS),
+    batches = LoaderFacts(id=0, cls="DataLoader", role="train", fetches=40)
+    for settings, loaders, what in (
+        ({"ungraded.training": True}, (), FORWARDS),
+        ({"ungraded.training": True}, (batches,), "evaluation"),
+        ({"ungraded.training": False}, (), "evaluation"),
+        ({"ungraded.training": False, "ungraded.environment": True}, (batches,), FORWARDS),
     ):
-        basis = find_basis(msgspec.structs.replace(run, settings=settings), None, given_ms=None)
+        basis = find_basis(
+            msgspec.structs.replace(run, settings=settings), None, given_ms=None, loaders=loaders
+        )
         assert basis.rare is not None
         assert basis.rare.what == what
         assert what in basis.notes[0]
