@@ -24,6 +24,8 @@ from .memory_context import memory_context
 _FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
 _WITHOUT_FOREACH = ("LBFGS", "Muon", "SparseAdam")
 """Optimizers of torch.optim whose constructors have no such argument (torch 2.6 to 2.13)."""
+_ON_ONE_VECTOR = ("LBFGS",)
+"""Whose else they may be: it puts all parameters into one vector, and updates nothing one by one."""
 _SLOWEST_FIRST = ("for-loop", "foreach", "fused")
 
 _STEPS_WITH = {
@@ -114,7 +116,7 @@ def _optimizer(run: Run) -> dict[str, JsonValue]:
         "optimizer.cls": main.cls,
         "optimizer.parameter_dtype": main.parameter_dtype or None,
         "optimizer.can_fuse": main.cls in _FUSABLE and torchs,
-        "optimizer.can_foreach": main.cls not in _WITHOUT_FOREACH or not torchs,
+        "optimizer.can_foreach": main.cls not in (_WITHOUT_FOREACH if torchs else _ON_ONE_VECTOR),
     }
     if torchs:
         out["optimizer.of_torch"] = main.cls

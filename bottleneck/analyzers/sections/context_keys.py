@@ -79,7 +79,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "optimizer.flavour": 'str: "fused", "foreach", "for-loop"; of several optimizers the slowest',
     "optimizer.each": "str: each optimizer with its flavour, where they differ",
     "optimizer.can_fuse": "bool: Adam, AdamW, SGD or Adagrad as torch ships them",
-    "optimizer.can_foreach": "bool: the script's own, or torch's and none of LBFGS, Muon and SparseAdam",
+    "optimizer.can_foreach": "bool: none of LBFGS, and of torch's no Muon and SparseAdam either",
     "zero_grad.set_to_none": "bool",
     "memory_format": 'str: "channels_last", "contiguous", "none": no weights that could lie so',
     "allocator.expandable_segments": "bool",

@@ -67,3 +67,8 @@ def test_where_only_one_of_two_optimizers_is_fused_the_report_says_which() -> No
     assert (row.state, row.value) == ("partly", "PaperMuon not, AdamW fused")
     alone = _optimizer(Run(optimizers=[known])) | {"optimizer.flavour": "fused"}
     assert (settings_row(alone).state, settings_row(alone).value) == ("on", "AdamW fused")
+
+
+def test_lbfgs_of_another_package_updates_nothing_one_by_one() -> None:
+    own = OptimizerFacts(cls="LBFGS", module="kan.LBFGS", parameters=22)
+    assert _optimizer(Run(optimizers=[own]))["optimizer.can_foreach"] is False
