@@ -274,6 +274,7 @@ head = torch.nn.Linear(768, rounded)""",
         " zero. Pick the rows that count before the last layer, the dropped branch or the expert, and write what"
         " comes out back with index_add, instead of masking it. Cut a padded batch to its longest sample.",
         when=seen("outputs.counted_ms", ">", 0.0, "some rows have no part in the loss"),
+        conflicts=("FX109",),  # padding is such rows
         what_if=WhatIf.IDLE_ROWS_GONE,
         basis="the products and what follows them, without these rows",
         may_break="The outputs of the other positions are gone, also for metrics. Sizes change from step to step.",
