@@ -162,6 +162,7 @@ def diagnose_paths(
         loaders=loader_rows(reading.rank.loaders or ()),
         job=job_parts(reading.rank.run, reading.rank.loaders or (), step.true_ms),
         device_lines=timeline.device_lines,
+        device_calls=timeline.device_calls,
         tree=timeline.tree,
     )
 

@@ -422,5 +422,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The rest of the job: what comes once, beside its steps; empty where no first step was seen."""
     device_lines: tuple[CodeNode, ...] = ()
     """The lines that the device works for longest, forward and backward together."""
+    device_calls: tuple[CodeNode, ...] = ()
+    """The calls that several of these lines belong to, each dearer than any of them, the longest first."""
     tree: CodeNode | None = None
     """The step by whose code it is; None where no stacks were sampled."""

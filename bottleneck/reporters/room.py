@@ -31,6 +31,7 @@ class Room:
     words: bool = True
     """Also what is behind a cause, beside its place."""
     memory: int = 8
+    """0: not where lines of the user's code are shown."""
     fixes: int = 3
     code: int = 8
     """Lines of code for the first fix."""
@@ -75,6 +76,8 @@ ROOMS = (
     replace(_TIGHT, budget=6, causes=2, memory=4, code_lines=1),
     replace(_TIGHT, budget=6, causes=2, memory=3, code_lines=1, fixes=2, code=4, problems=0),
     replace(_TIGHT, budget=5, causes=2, memory=2, code_lines=1, fixes=2, code=2, problems=0),
+    replace(_TIGHT, budget=5, causes=2, memory=0, code_lines=2, fixes=2, code=3, problems=0),
+    replace(_TIGHT, budget=5, causes=2, memory=0, code_lines=1, fixes=2, code=2, problems=0),
     replace(_TIGHT, budget=5, causes=2, memory=2, code_lines=0, fixes=2, code=3, problems=0),
 )
 """From roomy to tight; the first that fits the screen is taken."""

@@ -6,6 +6,7 @@ In: a diagnosis. Out: text, with colour codes only where asked for.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..model.diagnosis import Diagnosis
 from ..model.words import brief, clean, milliseconds, percent, sentence, shorten
@@ -83,8 +84,10 @@ def _screen(diagnosis: Diagnosis, page: Page, room: Room) -> str:
     _budget(page, diagnosis, told_budget(diagnosis, room.budget), details_too=False)
     _causes(page, diagnosis, room)
     _ranks(page, diagnosis, room)
-    _code(page, diagnosis, room)
-    _memory(page, memory_rows(diagnosis), room)
+    code = _code(page, diagnosis, room)
+    # Where there is no room for both, whose code it is says more.
+    if room.memory or not code:
+        _memory(page, memory_rows(diagnosis), room if room.memory else replace(room, memory=2))
     show_fixes(page, diagnosis, room)
     _closing(page, diagnosis, room)
     return page.text()
@@ -254,12 +257,12 @@ def _ranks_together(page: Page, diagnosis: Diagnosis) -> None:
         page.line((clock, "dim"))
 
 
-def _code(page: Page, diagnosis: Diagnosis, room: Room | None) -> None:
-    """Show the user's lines that cost most beside forward, backward and update."""
+def _code(page: Page, diagnosis: Diagnosis, room: Room | None) -> bool:
+    """Show the user's lines that cost most beside forward, backward and update; say whether there are any."""
     rows = code_rows(diagnosis)
     rows = rows if room is None else rows[: room.code_lines]
     if not rows:
-        return
+        return False
     page.heading("Whose code", "step without it" if any(row.without for row in rows) else "")
     for row in rows:
         figures, where = f" {row.ms:>8} ms {row.share:>6}  ", row.where.partition(" (")[0]
@@ -276,6 +279,7 @@ def _code(page: Page, diagnosis: Diagnosis, room: Room | None) -> None:
         name = next((way for way in ways if len(way) <= room_left - len(at)), None)
         name = name or shorten(last, room_left - len(at))
         page.columns((f"{name:<{room_left - len(at)}}{figures}", "bold"), row.without, (at, "dim"))
+    return True
 
 
 def _memory(page: Page, rows: Sequence[tuple[int, str]], room: Room | None) -> None:

@@ -212,6 +212,8 @@ class Timeline:
     first."""
     device_lines: tuple[CodeNode, ...] = ()
     """The lines that the device works for, the longest first; empty where they are not known."""
+    device_calls: tuple[CodeNode, ...] = ()
+    """The calls that several of these lines belong to, each dearer than any of them."""
     starts: WorkerStarts | None = None
     """Starts of loaders' workers, which are part of the step; None where there are none."""
     view: StepTimeline | None = None

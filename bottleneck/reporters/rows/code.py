@@ -52,8 +52,9 @@ class FlameBlock:
 def code_rows(diagnosis: Diagnosis) -> list[CodeRow]:
     """Return what costs most beside forward, backward and update, and the lines that the device works for.
 
-    None is inside another, but for what the device does for a line of the host's, and for the lines of a
-    package of models that one of the user's calls. Where a package trains, its lines are among them.
+    None is inside another, but for what the device does for a line of the host's, or for a call that leads to
+    several lines, and for the lines of a package of models that one of the user's calls. Where a package
+    trains, its lines are among them.
     """
     root, true_ms = root_of(diagnosis), diagnosis.step.true_ms
     beside = _beside(diagnosis.tree) if diagnosis.tree is not None else ()
@@ -61,6 +62,8 @@ def code_rows(diagnosis: Diagnosis) -> list[CodeRow]:
     # What the device does behind a host that decides is no way to a shorter step.
     least_ms = NEGLIGIBLE_SHARE * (true_ms or 0.0)
     device = [each for node in diagnosis.device_lines[:_MOST_LINES] for each in (node, *node.children)]
+    calls = diagnosis.device_calls[:_MOST_LINES]
+    device = [*calls, *(node for node in device if node.site not in {call.site for call in calls})]
     found += [node for node in device if (node.price_ms or 0.0) >= least_ms]
     found.sort(key=lambda node: -(node.price_ms or node.ms))
     return [

@@ -7,6 +7,7 @@ tells both; an operator tells what no gradient is recorded for.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,8 @@ from ..trace.table import Trace
 from .edits import without
 
 NO_LINE = NO_NODE
+_ONE_CALL = 0.8
+"""Share of the time of what calls it from which a line stands for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,40 @@ class Asked:
     rows: NDArray[np.intp]
     place_of_row: NDArray[np.intp]
     """Each operator that records a node, and each node of a backward: its row, and which node it is of."""
+
+    def calls(self, spent: NDArray[np.float64]) -> list[tuple[int, NDArray[np.bool_]]]:
+        """Return the lines that call what the device works for, where the step comes apart into several.
+
+        `spent`: the time of each chain. A call stands for its caller where nearly all of the time is in it.
+        With each come the chains that lead through it; what is a line by itself is not among them.
+        """
+        outer = [tuple(reversed(chain)) for chain in self.lines.chains]
+
+        def below(chains: list[int], depth: int) -> dict[int, list[int]]:
+            found: dict[int, list[int]] = {}
+            for at in chains:
+                if len(outer[at]) > depth and spent[at] > 0:
+                    found.setdefault(outer[at][depth], []).append(at)
+            return found
+
+        def main_of(chains: list[int], depth: int) -> tuple[list[int], int]:
+            inner = max(below(chains, depth).values(), key=lambda its: spent[its].sum(), default=[])
+            if spent[inner].sum() <= _ONE_CALL * spent[chains].sum():
+                return chains, depth
+            return main_of(inner, depth + 1)
+
+        everything, depth = main_of(list(range(len(outer))), 0)
+        found = []
+        for head, its in below(everything, depth).items():
+            chains, inner = main_of(its, depth + 1)
+            if any(len(outer[at]) > inner for at in chains):
+                found.append((head, outer[chains[0]][inner - 1], chains))
+        met = Counter(line for _, line, _ in found)
+        # Two ways that lead to one line are told by where they part.
+        return [
+            (line if met[line] == 1 else head, np.isin(np.arange(len(outer)), chains))
+            for head, line, chains in found
+        ]
 
     def main_line(self, among: NDArray[np.bool_], duration: NDArray[np.float64]) -> SourceSite | None:
         """Return the line that most of the time of some activities (m,) is asked for on."""

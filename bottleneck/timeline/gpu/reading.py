@@ -18,7 +18,7 @@ from ...model.codes import Part, WhatIf
 from ...model.diagnosis import WhatIfResult
 from ...model.finding import NEGLIGIBLE_SHARE, Doubt, DoubtCode
 from ...model.run import CostlyCalls, JsonValue, Run, SourceSite
-from ...model.view import CodeNode, Role
+from ...model.view import Role
 from ..lanes.budget import budget_lines, step_budget
 from ..lanes.by_code import code_tree, extra_nodes, host_gone_ms, input_gone_ms, plain_nodes, share_of
 from ..lanes.calibrate import MAX_REPLAY_ERROR, TYPICAL_SCALE, Calibration, calibrate
@@ -29,7 +29,7 @@ from ..lanes.program import PARTS, Program, build_program
 from ..lanes.questions import EAGER, Question, modes_gone
 from ..lanes.reader import Priced
 from ..lanes.recompute import checkpoint_ms, forward_work, later_work, unrecorded
-from ..lanes.replay import Edit, Replay, not_launched
+from ..lanes.replay import Edit, Replay
 from ..lanes.seam_prices import price_seams
 from ..result import CostlyCall, Timeline
 from ..steps.baseline import Baseline
@@ -46,6 +46,7 @@ from .context import asked_waits, gpu_context
 from .device_masks import DeviceWork
 from .device_work import kernel_rows, optimizer_seen, read_device_work
 from .edits import gradients_untouched, plans_gone, seams_gone, searches_gone
+from .line_nodes import LineTeller
 from .narrow import narrow_kernels
 from .offload import kept_on_device
 from .questions import gpu_questions
@@ -61,7 +62,6 @@ _FILLED = 0.9
 """Categories that labels identify; each has its own span."""
 _MOST_MISSING = 0.02
 """Share of kernels without a launch from which the capture is doubted."""
-_MOST_LINES = 5
 _PHASES = ("forward", "backward", "optimizer", "zero_grad")
 
 
@@ -104,6 +104,7 @@ class GpuReader:
         without_seams = answers.results.get(WhatIf.SEAMS_GONE)
         parts = _as_traced(_credit_waits(priced, self.replay, calibration), calibration.device_scale)
         context = timeline.context | self._context(parts, usable=usable)
+        device = self._device(priced) if usable else None
         idle = {w: float(priced.by_work[w]) for w in _IDLE}
         idle[Work.DISPATCH] = max(0.0, parts[Part.DISPATCH] - idle[Work.OPTIMIZER])
         return replace(
@@ -152,7 +153,8 @@ class GpuReader:
             narrow=self.known.narrow.call if self.known.narrow is not None else None,
             full_precision=self._full_precision_line(),
             **self._by_code(priced, usable=usable),
-            device_lines=self._by_line(priced) if usable else (),
+            device_lines=(lines := device.lines() if device is not None else ()),
+            device_calls=device.calls(lines) if device is not None else (),
             view=step_view(trace, self.steps, program),
         )
 
@@ -219,51 +221,17 @@ class GpuReader:
 
         return saves_ms
 
-    def _by_line(self, priced: Priced) -> tuple[CodeNode, ...]:
-        """Return the lines that the device works for, the longest first; none where no graph was noted.
-
-        The step without one lacks its kernels, of forward and backward, and their launches.
-        """
-        program, true_ms = self.replay.program, self.facts.true_ms
-        asked = self.asked
-        if asked is None:
-            return ()
-        lines = asked.lines
-        host_ms = program.work[:, EAGER].sum(axis=1) * self.calibration.dispatch_scale
-
-        def nodes(index: NDArray[np.intp], among: NDArray[np.bool_]) -> tuple[CodeNode, ...]:
-            spent = np.bincount(index[among], weights=program.duration[among], minlength=len(lines.sites))
-            ms = spent / program.steps / 1e6 * self.device_scale
-            of_event = np.full(len(program.kind), NO_LINE)
-            of_event[program.event[among]] = index[among]
-            its = of_event != NO_LINE
-            host = np.bincount(of_event[its], weights=host_ms[its], minlength=len(lines.sites))
-            whole = np.maximum(ms, host / program.steps / 1e6)
-            found = []
-            for at in np.argsort(-whole)[:_MOST_LINES].tolist():
-                if whole[at] < NEGLIGIBLE_SHARE * true_ms:
-                    break
-                mine = among & (index == at)
-                site, by_node = lines.sites[at], np.bincount(asked.node[mine], weights=program.duration[mine])
-                gone = not_launched(program, mine)
-                within = mine & (asked.inner != NO_LINE)
-                found.append(
-                    CodeNode(
-                        name=lines.texts[at] or site.function,
-                        role="device",
-                        ms=float(ms[at]),
-                        share=float(ms[at]) / true_ms,
-                        price_ms=max(0.0, true_ms - priced.asker.step_ms(gone)),
-                        file=site.file,
-                        line=site.line,
-                        function=site.function,
-                        callee=lines.names[int(by_node.argmax())],
-                        children=nodes(asked.inner, within) if index is asked.line and within.any() else (),
-                    )
-                )
-            return tuple(found)
-
-        return nodes(asked.line, asked.line != NO_LINE)
+    def _device(self, priced: Priced) -> LineTeller | None:
+        """Return who tells for which lines the device works; None where no graph was noted."""
+        if self.asked is None:
+            return None
+        return LineTeller(
+            asked=self.asked,
+            program=self.replay.program,
+            asker=priced.asker,
+            device_scale=self.device_scale,
+            host_scale=self.calibration.dispatch_scale,
+        )
 
     def _context(self, parts: dict[Part, float], *, usable: bool) -> dict[str, JsonValue]:
         program, true_ms = self.replay.program, self.facts.true_ms

@@ -23,6 +23,7 @@ from .clock import step_times
 from .drift import find_drift, growth
 from .rare import FORWARDS, RareWork, find_rare
 from .starts import WorkerStarts, without_starts
+from .supply import training_loader
 from .traced import Steps
 
 _USUAL_STAND_IN = 3
@@ -221,7 +222,7 @@ def find_basis(
     `recorded_ms` is how long the traced steps took (`timeline.recorded`); by the host's marks if None. Starts
     of workers are counted at their frequency, not where they fall.
     """
-    fed = any(loader.role == "train" for loader in loaders)
+    fed = training_loader(loaders) is not None
     if run is None or given_ms is not None:
         found = _find(run, steps, given_ms=given_ms, recorded_ms=recorded_ms, fed=fed)
         return replace(found, loaders=tuple(loaders))

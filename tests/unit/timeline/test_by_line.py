@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -414,3 +415,31 @@ def test_lines_tell_the_share_of_the_backward_that_goes_through_a_loop() -> None
     assert 0.0 < shares[1] < shares[0] <= 1.0
     unknown = msgspec.structs.replace(graph, node=[])
     assert asked_by(trace, program, unknown).backward_share(whole, work) is None
+
+
+def test_where_the_step_comes_apart_calls_are_told_that_lead_to_several_lines() -> None:
+    trace, program, graph = recorded()
+    # 1 calls a model (2), a loss (3) and a helper (4); below them 5 calls layers, and 8 parts of the loss.
+    chains = [(6, 5, 2, 1), (7, 5, 2, 1), (9, 8, 3, 1), (10, 8, 3, 1), (11, 4, 1), (1,)]
+    spent = np.array([5.0, 4.0, 3.0, 3.0, 2.0, 0.5])
+    asked = asked_by(trace, program, graph)
+    asked = replace(asked, lines=replace(asked.lines, chains=chains))
+    found = {line: np.flatnonzero(its).tolist() for line, its in asked.calls(spent)}
+    assert found == {5: [0, 1], 8: [2, 3]}, "11 is all of what 4 does"
+    # Two ways to the layers are told by where they part.
+    chains[2:4] = [(6, 5, 3, 1), (7, 5, 3, 1)]
+    again = replace(asked, lines=replace(asked.lines, chains=chains))
+    assert {line for line, _ in again.calls(spent)} == {2, 3}
+    assert again.calls(np.zeros(6)) == []
+
+
+def test_a_call_that_leads_to_several_lines_has_the_price_of_them_all() -> None:
+    (call, *_) = (found := diagnose_paths([CASES["thread-scattered-rows-h200"].folder])).device_calls
+    assert call.name == "values, which = self.encode(x)"
+    inside = [
+        line for line in found.device_lines if line.name.startswith(("strength", "values, which = str"))
+    ]
+    assert call.ms == pytest.approx(sum(line.ms for line in inside), rel=0.02)
+    assert call.price_ms is not None and call.price_ms > max(line.price_ms or 0.0 for line in inside)
+    assert call.ms > found.device_lines[0].ms
+    assert [row.name for row in code_rows(found)[:2]] == [each.name for each in found.device_calls[:2]]
