@@ -76,12 +76,14 @@ class Learned:
 
     def backward(self, *, is_update: bool) -> None:
         """A backward begins; in a program without optimizers the update follows it."""
+        self._seen.updated = True
         self.look("backward")
         if is_update:
             self.lines.update()
 
     def update(self, optimizer: object) -> None:
         """An optimizer steps."""
+        self._seen.updated = True
         self.look("optimizer")
         self.lines.update()
         self.optimizers.met(optimizer)

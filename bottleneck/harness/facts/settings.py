@@ -36,6 +36,7 @@ run.json. A switch that does not exist in this torch, or that nothing has shown,
     ungraded.twin: bool         what ran without gradients is built like a model that is trained
     ungraded.training: bool     what ran without gradients was in training mode, so it is a rollout, or a test
                                 without eval()
+    ungraded.first: bool        it ran before the first backward, as a rollout does that collects for it
     ungraded.environment: bool  a library of environments is loaded: what ran without gradients acts in one
     embedding.dense_share: float    of the parameters, in large embedding tables with dense gradients
     torchscript: bool           a ScriptModule ran as a root
@@ -138,6 +139,10 @@ class Seen:
         self.set_to_none: bool | None = None
         self.ungraded_modes: set[bool] = set()
         """`training` of the modules that steps began to run without gradients with."""
+        self.updated = False
+        """A backward or an update has begun."""
+        self.acted_first = False
+        """A model that can be trained ran without gradients before that."""
         self._roots: dict[int, Any] = {}
         self._ungraded: dict[int, tuple[Any, list[int]]] = {}
         """Modules called without gradients, with the versions that their parameters had then."""
@@ -159,6 +164,8 @@ class Seen:
 
     def without_gradients(self, module: Any) -> None:
         """Note a module that is called while gradients are off, or that needs none."""
+        if not self.updated and any(each.requires_grad for each in module.parameters()):
+            self.acted_first = True
         if id(module) in self._ungraded or len(self._ungraded) >= MAX_ROOTS:
             return
         with contextlib.suppress(Exception):
@@ -362,6 +369,7 @@ def _read_seen(settings: dict[str, JsonValue], seen: Seen, optimizers: Sequence[
         settings["ungraded.inside"] = True
     if seen.ungraded_modes:
         settings["ungraded.training"] = False not in seen.ungraded_modes
+        settings["ungraded.first"] = seen.acted_first
         if in_environment():
             settings["ungraded.environment"] = True
     if seen.scaler is not None:

@@ -71,9 +71,8 @@ class LineTeller:
         program = self.program
         chain = self.asked.chain[program.event]
         known = chain != NO_LINE
-        spent = np.bincount(
-            chain[known], weights=program.duration[known], minlength=len(self.asked.lines.chains)
-        )
+        count = len(self.asked.lines.chains)
+        spent = np.zeros(count) + np.bincount(chain[known], weights=program.duration[known], minlength=count)
         found = []
         for at, chains in self.asked.calls(spent) if lines else ():
             mine = known & np.append(chains, False)[chain]

@@ -120,15 +120,6 @@ def read_clock(
     )
 
 
-def _gives(memory: DeviceMemory) -> NDArray[np.bool_]:
-    return np.isin(memory.action, (int(Action.FREE_REQUESTED), int(Action.FREE_COMPLETED)))
-
-
-def frees_have_stacks(memory: DeviceMemory) -> bool:
-    """Return whether the history says who gives memory back; recorded with context="alloc" it does not."""
-    return bool((memory.stack[_gives(memory)] >= 0).any())
-
-
 def _phases_by_stack(memory: DeviceMemory, stacks: tuple[StackFacts, ...]) -> NDArray[np.int8]:
     """Return the phase that each event's stack shows."""
     if not stacks or not bool((memory.stack >= 0).any()):
@@ -138,9 +129,9 @@ def _phases_by_stack(memory: DeviceMemory, stacks: tuple[StackFacts, ...]) -> ND
     codes = np.array(
         [_CODE[facts.phase] for facts in stacks] + [_CODE["backward"] if python_only else 0], np.int8
     )
-    if frees_have_stacks(memory):
+    gives = np.isin(memory.action, (int(Action.FREE_REQUESTED), int(Action.FREE_COMPLETED)))
+    if bool((memory.stack[gives] >= 0).any()):
         return codes[memory.stack]
-    gives = _gives(memory)
     # Recorded with context="alloc", only what asks has a stack. What gives back at the border of two
     # phases is mostly the later one's doing: backward drops the loss, zero_grad the gradients.
     places = np.arange(len(gives))

@@ -24,7 +24,7 @@ from ...model.run import SourceSite
 from ...model.snapshot import Action
 from ...model.words import percent
 from ..trace.intervals import before, latest
-from .clock import PHASES, MemoryClock, Stretch, frees_have_stacks
+from .clock import PHASES, MemoryClock, Stretch
 from .reading import Reading
 
 WATCHED = 2
@@ -106,13 +106,14 @@ def varying_sizes(reading: Reading) -> bool | None:
 def empty_cache(reading: Reading) -> tuple[float, tuple[SourceSite, ...]] | None:
     """Count the times per step that clearing the cache gave something back, and name the lines.
 
-    None without whole steps, or where what is given back has no stack.
+    None without whole steps, or where nothing says so and what is given back has no stack.
     """
     memory, clock, stacks = reading.memory, reading.clock, reading.stacks
-    if not (clock.steps and frees_have_stacks(memory)):
+    if not clock.steps:
         return None
     freed = np.isin(memory.action, (int(Action.SEGMENT_FREE), int(Action.SEGMENT_UNMAP)))
-    rows = np.flatnonzero(freed & (clock.step_of >= 0) & (memory.stack >= 0))
+    given = freed & (clock.step_of >= 0)
+    rows = np.flatnonzero(given & (memory.stack >= 0))
     calls, last = 0, -2
     sites: Counter[SourceSite] = Counter()
     for row in rows.tolist():
@@ -125,6 +126,8 @@ def empty_cache(reading: Reading) -> tuple[float, tuple[SourceSite, ...]] | None
             if facts.site is not None:
                 sites[facts.site] += 1
         last = row
+    if not calls and bool((memory.stack[given] < 0).any()):
+        return None
     return calls / len(clock.steps), tuple(site for site, _ in sites.most_common(MAX_ROWS))
 
 

@@ -156,9 +156,10 @@ def _rare(run: Run, table: StepTable, typical: TypicalStep, *, fed: bool) -> Rar
         kept=typical.kept,
         validation=flags & np.asarray([t is not None for t in times]),
     )
+    told = {name: run.settings.get(f"ungraded.{name}") for name in ("training", "first", "environment")}
     # What trains on the batches of a loader does not train on what such passes collect.
-    collects = run.settings.get("ungraded.training") is True and not fed
-    acts = collects or run.settings.get("ungraded.environment") is True
+    collects = told["training"] is True and told["first"] is not False and not fed
+    acts = collects or told["environment"] is True
     if found is None or not found.evaluates or not acts:
         return found
     return replace(found, what=FORWARDS, evaluates=False)

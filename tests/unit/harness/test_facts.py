@@ -317,6 +317,19 @@ def test_a_model_that_is_never_in_eval_mode_acts_without_gradients(
     assert "ungraded.training" not in read_settings(Seen())
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_a_model_that_runs_before_it_is_trained_collects_what_it_is_trained_on(*, before: bool) -> None:
+    learned = Learned(PhaseClock())
+    model, world = torch.nn.Linear(3, 4), torch.nn.Tanh()
+    learned.without_gradients(world)
+    if before:
+        learned.without_gradients(model)
+    learned.forward(model)
+    learned.backward(is_update=False)
+    learned.without_gradients(model)
+    assert read_settings(learned._seen)["ungraded.first"] is before
+
+
 def test_a_library_of_environments_tells_that_a_model_acts(monkeypatch: pytest.MonkeyPatch) -> None:
     learned = Learned(PhaseClock())
     learned.without_gradients(torch.nn.Linear(3, 4).eval())
