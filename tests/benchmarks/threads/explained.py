@@ -1020,4 +1020,21 @@ EXPLAINED: dict[str, str] = {
         "their dispatch, and the time of its way back stood at the function's head. Both mended since: "
         "host-bound, the loop's line, FX530 first, 55.1 of 90.0 ms."
     ),
+    "VV02": (
+        "Of picking by masks only the waits had a price; the sums of its gradients were FX327's, which is "
+        "for rows named twice. Since mended: in a second run FX502 is first, at best 29.1 of 45.1 ms."
+    ),
+    "VV03": (
+        "At best 12.0 of 29.4 ms; the cure left 7.6 of 32.5. The steps of the two runs differed by a tenth, "
+        "and without the draws on the host the rest, too, takes less."
+    ),
+    "VV04": (
+        "The noted step had other numbers of words than the traced ones: its lines stood for none of them, "
+        "and the backward of the loop was guessed. Since mended: FX510 by the line of the other loop, :63, "
+        "at best 28.8 of 42.6 ms; the cure left 24.0."
+    ),
+    "VV05": (
+        "FX330 is priced by rows of products; of the triplets nearly none counts. Since, the loss as a whole "
+        "has a price: the step without `first_form()` is 14.5 of 24.0 ms; the cure left 17.2."
+    ),
 }
