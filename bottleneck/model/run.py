@@ -310,7 +310,7 @@ class Run(_Record, frozen=True, kw_only=True):
     devices: list[DeviceFacts] = []
     """Devices this process used; a CPU run has one entry of kind "cpu"."""
     step_signal: str = ""
-    """What a step is: "optimizer", "optimizer+fetch", "zero_grad", "backward", "api", "none"."""
+    """What a step is: "optimizer", "optimizer+fetch", "zero_grad", "backward", "closure", "api", "none"."""
     step_period: int = 1
     windows: list[Window] = []
     settings: dict[str, JsonValue] = {}

@@ -329,9 +329,12 @@ def _nothing(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 
 def _with_closure(args: Args, kwargs: Kwargs, mark: Function) -> tuple[Args, Kwargs] | None:
-    """Return the arguments of an optimizer's step with its closure marked; None where it has none."""
+    """Return the arguments of an optimizer's step with its closure marked.
+
+    None where it has none, or one that is marked: an optimizer around it has handed it on.
+    """
     closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-    if not callable(closure):
+    if not callable(closure) or (isinstance(closure, partial) and closure.func is mark):
         return None
     marked = partial(mark, closure)
     if "closure" in kwargs:

@@ -162,6 +162,39 @@ def test_a_step_that_raises_does_not_end_the_cuts(agent: Agent) -> None:
     assert agent.clock.depth == 0
 
 
+class Around(torch.optim.Optimizer):
+    """Hands its closure on to another optimizer, as Lookahead does."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+    def step(self, closure: Any = None) -> Any:
+        return self.inner.step(closure)
+
+
+@pytest.mark.parametrize("around", [True, False])
+def test_a_closure_that_an_optimizer_hands_on_is_called_once(agent: Agent, *, around: bool) -> None:
+    model, _optimizer, _loader = parts()
+    optimizer: Any = torch.optim.LBFGS(model.parameters(), lr=1e-3, max_iter=20, tolerance_change=0)
+    optimizer = Around(optimizer) if around else optimizer
+    x, calls = torch.randn(8, 4), 0
+
+    def closure() -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        optimizer.step(closure)
+    agent.buffer.release()
+    assert calls > 3 * 17, "more than half of what is too much for a step"
+    assert agent.rule.description == "optimizer"
+
+
 def test_a_swallowed_stop_leaves_the_state_whole(agent: Agent, monkeypatch: Any) -> None:
     model, optimizer, loader = parts()
     batches = iter(loader)
