@@ -35,6 +35,7 @@ low, middle, high = torch.from_numpy(found).to(curves.dtype)""",
         undo="Call torch.quantile again.",
         verify="No aten::sort inside aten::quantile in the trace; the loss is the same.",
         can_try=True,
+        arithmetic=Arithmetic.REORDERED,
         sources=(
             docs("generated/torch.quantile.html", "torch.quantile"),
             source(

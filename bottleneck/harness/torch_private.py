@@ -32,8 +32,10 @@ def checkpoint_ways() -> list[tuple[Any, str]]:
     """Return (module, name) of what `checkpoint()` calls: a class with and a generator without re-entry."""
     from torch.utils import checkpoint
 
-    names = ("CheckpointFunction", "_checkpoint_without_reentrant_generator")
-    return [(checkpoint, name) for name in names if hasattr(checkpoint, name)]
+    generator = "_checkpoint_without_reentrant_generator"
+    # From torch 2.14 on that one only calls another, as `checkpoint()` does.
+    generator += "_impl" if hasattr(checkpoint, f"{generator}_impl") else ""
+    return [(checkpoint, name) for name in ("CheckpointFunction", generator) if hasattr(checkpoint, name)]
 
 
 def cache_emptiers() -> list[tuple[Any, str]]:
