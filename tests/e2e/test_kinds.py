@@ -35,6 +35,7 @@ EXPECTED = {
     "wgan": ("optimizer+fetch", 1, None),
     "lbfgs": ("optimizer+fetch", 1, None),
     "solver": ("closure", 1, 1),
+    "solver_in_steps": ("closure", 1, 1),
     "scaler_skips": ("optimizer+fetch", 1, 1),
     "several_loaders": ("optimizer+fetch", 1, 1),
     "validation": ("optimizer+fetch", 1, 1),

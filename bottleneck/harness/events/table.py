@@ -30,7 +30,7 @@ class Event:
     flushed: Literal["at a cut", "at once"] = "at a cut"
     """While steps are timed; otherwise every event is taken at once."""
     updates: bool = False
-    """Its end is an update of the parameters; nothing inside it is a safe point."""
+    """Its end is an update of the parameters; nothing in it is a safe point, but a call of its closure."""
     follows_update: bool = False
     """It does not lie inside an update: one that seems to be open was left by an exception."""
     hides_calls: bool = False
@@ -58,8 +58,8 @@ OPTIMIZER = Event(
     "optimizer", "optimizer", ends_with=lambda optimizer, _: id(optimizer), updates=True, names_thread=True
 )
 CLOSURE = Event("closure", "", "closure")
-"""The optimizer calls the training code that its step was given (Lightning, LBFGS): no update itself. The one
-safe point inside an update: the optimizer has not changed anything since the last call."""
+"""The optimizer calls the training code that its step was given (Lightning, LBFGS): no update itself. A step
+may end there where the optimizer does the whole training in one of its own."""
 SCALER = Event("scaler", "optimizer", ends_with=lambda pair, _: id(pair[1]), updates=True)
 """`GradScaler.step`; about the scaler and the optimizer."""
 ZERO_GRAD = Event("zero_grad", "zero_grad", "zero_grad", follows_update=True)

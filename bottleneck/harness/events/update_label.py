@@ -1,7 +1,9 @@
 """The optimizer step that is under way: its label in a trace, and whether an exception has left it.
 
 In: begin and end of optimizer steps, and events that cannot lie inside of one. Out: ranges named
-"optimizer" in whatever profile is on, ours or the script's own.
+"optimizer" in whatever profile is on, ours or the script's own; and whether another profile may begin. torch
+holds a range of its own open as long as an optimizer steps: if that is of one profile and ends while another
+one is on, torch writes into what it has freed, and the program dies.
 """
 
 from __future__ import annotations
@@ -13,15 +15,29 @@ from torch.autograd import profiler as autograd_profiler
 
 from .. import torch_private
 
+_recorded = False
+"""The optimizer step that is under way began while a profile was on."""
+
+
+def holds_range() -> bool:
+    """Return whether torch holds a range of a profile open: no other profile may begin until it is closed."""
+    return _recorded
+
 
 class UpdateLabel:
-    """The ranges that are open."""
+    """The ranges that are open; one per process."""
 
     def __init__(self) -> None:
         self._ranges: list[Any] = []
+        self.left()
 
     def begin(self) -> None:
         """An outermost optimizer step begins."""
+        global _recorded  # noqa: PLW0603 - the step is the process's
+        _recorded = bool(autograd_profiler._is_profiler_enabled)
+        self._label()
+
+    def _label(self) -> None:
         if autograd_profiler._is_profiler_enabled:
             label = torch_private.record_function("optimizer")
             label.__enter__()
@@ -30,12 +46,18 @@ class UpdateLabel:
     def go_on(self) -> None:
         """It goes on after a call of its closure; if a step ended before that, so did the label."""
         if not self._ranges:
-            self.begin()
+            self._label()
 
     def end(self) -> None:
         """It has ended."""
+        self.left()
         if self._ranges:
             self._ranges.pop().__exit__(None, None, None)
+
+    def left(self) -> None:
+        """It is over, by an exception or not."""
+        global _recorded  # noqa: PLW0603 - the step is the process's
+        _recorded = False
 
     def close(self) -> None:
         """Something has left it, or a step ends inside: nothing that was under way has a label any more."""
@@ -52,4 +74,4 @@ def in_update(frame: FrameType | None) -> bool:
         if code.co_filename.endswith("grad_scaler.py"):
             return True
         frame = frame.f_back
-    return False
+    return _recorded

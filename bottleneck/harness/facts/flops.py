@@ -27,6 +27,7 @@ from ...model.flops import COSTLY_AT_TIMES, COUNTED, costly_calls, count_flops, 
 from ...model.run import FlopCount, OperatorLines
 from ...runs.store import Store, reason_of
 from .. import profile_forks
+from ..events.update_label import holds_range
 from ..lines.graph_lines import GraphWatch
 from ..profiled import operator_calls
 from ..signals import signals_go_elsewhere
@@ -85,7 +86,8 @@ class FlopStep:
                 store.update(graph=self._graph.end(self._repeats.join_at))
                 # It compares times, which noting stacks would change.
                 self._repeats.begin()
-            if len(counted) < most and (self._repeats.steps < 2 or len(set(counted)) > 1):
+            differ = self._repeats.steps < 2 or len(set(counted)) > 1
+            if len(counted) < most and differ and not holds_range():
                 self.start()
                 return True
             self._store_mean(store)
@@ -99,7 +101,7 @@ class FlopStep:
 
     def _cut_ways(self, store: Store) -> bool:
         """A step for other ways has ended; return whether another one begins."""
-        if self._looks == "ways" and self._ways.end() and self._ways.begin(tries=True):
+        if self._looks == "ways" and self._ways.end() and not holds_range() and self._ways.begin(tries=True):
             self._looks = "tries"
             self.start()
             return True
@@ -132,7 +134,13 @@ class FlopStep:
         store.artefact("flops", "ok")
 
     def start(self) -> None:
-        """Begin to record operators with their shapes."""
+        """Begin to record operators with their shapes.
+
+        Raises:
+            RuntimeError: torch holds a range of another profile open.
+        """
+        if holds_range():
+            raise RuntimeError("an optimizer step that another recording has seen begin goes on")
         self._profile = profiler.profile(
             activities=[profiler.ProfilerActivity.CPU], record_shapes=True, acc_events=False
         )

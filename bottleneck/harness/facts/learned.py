@@ -68,11 +68,14 @@ class Learned:
         self.lines.forward()
         self._seen.root_forward(module)
 
-    def without_gradients(self, module: torch.nn.Module) -> None:
-        """The program calls a module while gradients are off: the first such call of a step."""
+    def without_gradients(self, module: torch.nn.Module, *, fed: bool = False) -> None:
+        """The program calls a module while gradients are off: the first such call of a step.
+
+        `fed`: there is a loader by then, whose batches do not come of such calls.
+        """
         self.sites.note("evaluation")
         self._seen.ungraded_modes.add(module.training)
-        self._seen.without_gradients(module)
+        self._seen.without_gradients(module, fed=fed)
 
     def backward(self, *, is_update: bool) -> None:
         """A backward begins; in a program without optimizers the update follows it."""

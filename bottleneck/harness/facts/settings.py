@@ -36,7 +36,8 @@ run.json. A switch that does not exist in this torch, or that nothing has shown,
     ungraded.twin: bool         what ran without gradients is built like a model that is trained
     ungraded.training: bool     what ran without gradients was in training mode, so it is a rollout, or a test
                                 without eval()
-    ungraded.first: bool        it ran before the first backward, as a rollout does that collects for it
+    ungraded.first: bool        it ran before the first backward and before any loader was built, as a
+                                rollout does that collects what is trained on
     ungraded.environment: bool  a library of environments is loaded: what ran without gradients acts in one
     embedding.dense_share: float    of the parameters, in large embedding tables with dense gradients
     torchscript: bool           a ScriptModule ran as a root
@@ -142,7 +143,7 @@ class Seen:
         self.updated = False
         """A backward or an update has begun."""
         self.acted_first = False
-        """A model that can be trained ran without gradients before that."""
+        """A model that can be trained ran without gradients before that, and before there was a loader."""
         self._roots: dict[int, Any] = {}
         self._ungraded: dict[int, tuple[Any, list[int]]] = {}
         """Modules called without gradients, with the versions that their parameters had then."""
@@ -162,10 +163,11 @@ class Seen:
                     self.frozen_inside = True
                     self.without_gradients(part)
 
-    def without_gradients(self, module: Any) -> None:
-        """Note a module that is called while gradients are off, or that needs none."""
-        if not self.updated and any(each.requires_grad for each in module.parameters()):
-            self.acted_first = True
+    def without_gradients(self, module: Any, *, fed: bool = False) -> None:
+        """Note a module that is called while gradients are off, or that needs none; see `Learned`."""
+        with contextlib.suppress(Exception):
+            if not (self.updated or fed) and any(each.requires_grad for each in module.parameters()):
+                self.acted_first = True
         if id(module) in self._ungraded or len(self._ungraded) >= MAX_ROOTS:
             return
         with contextlib.suppress(Exception):

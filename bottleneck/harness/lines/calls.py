@@ -69,14 +69,15 @@ def call_at(file: str, position: Position, namespace: dict[str, Any]) -> tuple[s
     called = _called(node.func, namespace)
     text = ast.unparse(node.func)
     if isinstance(node.func, ast.Name) and called and not called.startswith("builtins."):
-        text = _without_private(called)
+        text = _public(called, namespace.get(node.func.id))
     return (f"{text}()" if len(text) <= _LONGEST else ""), called
 
 
-def _without_private(name: str) -> str:
-    """Return `package.odeint` of `package._impl.odeint.odeint`: the private modules say nothing."""
+def _public(name: str, what: object) -> str:
+    """Return `package.odeint` of `package._impl.odeint.odeint`, if it is to be found there."""
     *modules, last = name.split(".")
-    return ".".join([*takewhile(lambda module: not module.startswith("_"), modules), last])
+    public = ".".join(takewhile(lambda module: not module.startswith("_"), modules))
+    return f"{public}.{last}" if getattr(sys.modules.get(public), last, None) is what is not None else name
 
 
 def is_read_by_index(file: str, position: Position) -> bool:

@@ -124,6 +124,11 @@ class LoaderWatch:
         except Exception as error:
             self._problem = reason_of(error)
 
+    @property
+    def any_built(self) -> bool:
+        """The program has built a loader."""
+        return bool(self._loaders)
+
     def loader_of(self, iterator: object) -> Any:
         """Return the DataLoader that this iterator belongs to, if it lives and was seen; else None."""
         iteration = self._iterations.get(iterator)

@@ -190,7 +190,8 @@ class Agent(StepObserver[LoaderWatch]):
     # -- events, taken at once -----------------------------------------------------------------
 
     def _look_at(self, event: Event, subject: Any) -> None:
-        if event is CLOSURE or (event.ends_step and not self.rule.inside):
+        # What an optimizer tries inside its step is no state to leave a program in, if it can be helped.
+        if self.rule.signal == "closure" if event is CLOSURE else (event.ends_step and not self.rule.inside):
             self._stopper.safe_point()
         look = self._look.get(event)
         if look is not None:
@@ -260,7 +261,7 @@ class Agent(StepObserver[LoaderWatch]):
         if self._learned.looking:
             self._learned.roots.add(type(module))
         if not self._meter.evaluations:
-            self._learned.without_gradients(module)
+            self._learned.without_gradients(module, fed=self._loaders.any_built)
 
     def _look_at_update(self, optimizer: object) -> None:
         if self._learned.looking:
@@ -279,6 +280,7 @@ class Agent(StepObserver[LoaderWatch]):
     def _recover(self) -> None:
         super()._recover()
         if not self.rule.in_optimizer:
+            self._update_label.left()
             self._update_label.close()
 
     # -- events, held --------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Stopping someone else's program in the middle without harming it.
 
 In: wishes to stop (all windows done, Ctrl-C). Out: `StopRun`, raised on the training thread at a
-safe point: outside every optimizer, backward and `record_function` of torch.
+safe point: outside every optimizer, backward and `record_function` of torch, but for an optimizer that
+does the whole training in one step.
 
 `StopRun` derives from BaseException: `finally`, `with` and `atexit` of the script run, and
 `except Exception` does not see it. A script that swallows it anyway meets it again at its next

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...clocks import perf_counter_ns
 from .. import torch_private
+from ..events.update_label import holds_range
 from ..facts.flops import FlopStep
 from .book import WindowBook
 from .memory_window import MemoryHistory, MemoryWindow
@@ -39,12 +40,15 @@ Stage = Literal[
     "settling",
     "between",
     "memory",
+    "before flops",
     "flops",
     "stacks",
     "after",
     "done",
 ]
 
+OPTIMIZER_PATIENCE_STEPS = 200
+"""Calls of its closure for which the end of an optimizer's step is waited for."""
 PROFILER_PATIENCE_STEPS = 200
 """The script's own profiler may be on for so many steps before the trace is given up."""
 
@@ -86,7 +90,7 @@ class Capture:
         self._at_trace_end = at_trace_end
         self._book = WindowBook(store, progress)
         self._times = Timetable(plan, horizon, store)
-        self._waited = 0
+        self._waited = self._waited_for_update = 0
         self._settles_for: Stretch = "after"
         """Which stretch follows once the loader's stock is used up."""
         self._trace = TraceWindow(plan, store, self._book)
@@ -170,8 +174,8 @@ class Capture:
         elif stage == "warm-up":
             if learned:
                 self._warmup_cut()
-        elif stage == "waiting":
-            self._timed(self._try_to_trace)
+        elif stage in ("waiting", "before flops"):
+            self._timed(self._try_to_trace if stage == "waiting" else self._open_flops)
         elif stage == "settling":
             if len(self._book.rows) >= self._times.schedule.settle:
                 self._timed(lambda: self._open(self._settles_for))
@@ -364,6 +368,14 @@ class Capture:
             why_not = "the script profiles itself"
         elif why_not is None and self._times.late():
             why_not = "time limit"
+        if why_not is None and holds_range():
+            # The optimizer's step that the trace has seen begin goes on. The next one it will not have seen.
+            self._waited_for_update += 1
+            if self._waited_for_update <= OPTIMIZER_PATIENCE_STEPS:
+                self.stage = "before flops"
+                self._book.drop()
+                return
+            why_not = "one step of the optimizer goes on and on"
         if self._flops.begin(self._store, why_not=why_not):
             self.stage = "flops"
             self._book.drop("FLOPs")
@@ -462,7 +474,7 @@ class Capture:
                 self._try_memory()
         elif stage == "after" and self._book.rows:
             self._end_after(reason)
-        elif stage == "flops":
+        elif stage in ("before flops", "flops"):
             self._flops.abandon(self._store, reason=reason)
         elif stage == "stacks":
             self.stacks.end(self._book.rows)

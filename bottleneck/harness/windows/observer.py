@@ -91,6 +91,7 @@ class StepObserver(ABC, Generic[Loaders]):
             self._hooks.install()
         else:
             self.buffer.observer = self
+            self.clock.take_over(self._relieves.clock, perf_counter_ns())
             self.begin_step()
         self._loaders.install()
         self._compiles.install()
@@ -108,6 +109,7 @@ class StepObserver(ABC, Generic[Loaders]):
         if self._relieves is None:
             self._hooks.uninstall()
         else:
+            self._relieves.clock.take_over(self.clock, perf_counter_ns())
             self.buffer.observer = self._relieves
         presence.unregister(self)
 

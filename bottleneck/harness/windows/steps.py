@@ -30,7 +30,7 @@ BACKWARDS_WITH_OPTIMIZER = 256
 waiting is right; a flat limit of 8 made false cuts before the first step of such a script."""
 
 CLOSURES_IN_A_STEP = 32
-"""`torch.optim.LBFGS` calls it 25 times at most by default (`max_eval`)."""
+"""`torch.optim.LBFGS` calls it 25 times by default (`max_eval`), and once more to search along a line."""
 
 Signal = Literal["none", "optimizer", "zero_grad", "backward", "closure"]
 Mode = Literal["unknown", "fetch", "update", "leader"]
@@ -98,6 +98,9 @@ class StepRule:
         self.cuts = 0
         self.generation = 0
         """Grows each time something new has been learned: cuts before and after do not compare."""
+        self._searches = self._updates_alone = False
+        """A step of an optimizer has called its closure more than once. Such a step has ended as one, or
+        another optimizer has updated in between: calls of closures are then no steps."""
         self._forget("none")
 
     def _forget(self, signal: Signal) -> None:
@@ -156,7 +159,7 @@ class StepRule:
     @property
     def next_cut(self) -> Literal["fetch", "safe point", "unknown"]:
         """The event that will cut after each update, as far as that is certain from what was learned."""
-        if self.signal != "optimizer" or not self.learned:
+        if self.signal != "optimizer" or not self.learned or self._searches:
             return "unknown"
         if self.mode == "fetch" and not self._fetches_ended:
             return "fetch"
@@ -206,9 +209,11 @@ class StepRule:
     def closure(self) -> bool:
         """The optimizer is about to call the training code that its step was given."""
         self._closures += 1
+        self._searches = self._searches or self._closures > 1
         if self.signal != "closure":
-            if self._closures <= CLOSURES_IN_A_STEP:
-                return False
+            if self._closures <= CLOSURES_IN_A_STEP or self._updates_alone:
+                # All that a script calls may lie inside its closure: then nothing else ends its step.
+                return self._closures == 1 and self._searches and self._anywhere and self._cut()
             self.signal, self.mode, self.period = "closure", "update", 1
             self._learned_as("update")
         return self._cut()
@@ -282,8 +287,10 @@ class StepRule:
     # -- updates ---------------------------------------------------------------------------------
 
     def _real_update(self, key: int) -> None:
-        if self.signal == "closure" and self._closures > 1:
+        closures, self._closures = self._closures, 0
+        if self.signal == "closure" and closures:
             return
+        self._updates_alone = self._updates_alone or self.signal == "closure" or closures > 1
         if self.signal != "optimizer":
             # Whatever stood in for the optimizer so far was only a guess.
             fetched, pending = self._fetched_ever, self.pending

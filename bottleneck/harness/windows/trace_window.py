@@ -14,6 +14,7 @@ from typing import Literal
 from ...runs.plan import Plan
 from ...runs.store import Store, reason_of
 from .. import torch_private
+from ..events.update_label import holds_range
 from ..lines.read_lines import ReadLines
 from .book import WindowBook
 from .lengths import Schedule
@@ -175,7 +176,7 @@ class TraceWindow:
         probing, self._probing = self._probing, False
         if probing and at_cut and reason is None:
             steps = min(self._wanted, int(self._plan.trace_bytes_cap / max(size, 1)))
-            if steps > 1 and not late(0.5):
+            if steps > 1 and not late(0.5) and not holds_range():
                 self._probe, self._probe_rows = raw, self._book.rows[session.warmup :]
                 if self._start(steps, 0):
                     return False

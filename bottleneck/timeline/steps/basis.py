@@ -23,7 +23,7 @@ from .clock import step_times
 from .drift import find_drift, growth
 from .rare import FORWARDS, RareWork, find_rare
 from .starts import WorkerStarts, without_starts
-from .supply import training_loader
+from .supply import feeds_all_along
 from .traced import Steps
 
 _USUAL_STAND_IN = 3
@@ -157,8 +157,9 @@ def _rare(run: Run, table: StepTable, typical: TypicalStep, *, fed: bool) -> Rar
         validation=flags & np.asarray([t is not None for t in times]),
     )
     told = {name: run.settings.get(f"ungraded.{name}") for name in ("training", "first", "environment")}
-    # What trains on the batches of a loader does not train on what such passes collect.
-    collects = told["training"] is True and told["first"] is not False and not fed
+    # Recordings of before do not say whether it came first: what trains on batches of one loader needs none.
+    first = not fed if told["first"] is None else told["first"] is True
+    collects = told["training"] is True and first
     acts = collects or told["environment"] is True
     if found is None or not found.evaluates or not acts:
         return found
@@ -223,7 +224,7 @@ def find_basis(
     `recorded_ms` is how long the traced steps took (`timeline.recorded`); by the host's marks if None. Starts
     of workers are counted at their frequency, not where they fall.
     """
-    fed = training_loader(loaders) is not None
+    fed = feeds_all_along(loaders)
     if run is None or given_ms is not None:
         found = _find(run, steps, given_ms=given_ms, recorded_ms=recorded_ms, fed=fed)
         return replace(found, loaders=tuple(loaders))
@@ -255,7 +256,7 @@ def _find(
 ) -> StepBasis:
     """Find the basis of a run in which no workers are started; see `find_basis`.
 
-    `fed`: a loader makes the batches that are trained on.
+    `fed`: one loader makes all batches that are trained on.
     """
     profiled = np.zeros(0) if recorded_ms is None else recorded_ms
     if recorded_ms is None and steps is not None:

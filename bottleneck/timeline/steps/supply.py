@@ -36,6 +36,11 @@ def training_loader(loaders: Sequence[LoaderFacts]) -> LoaderFacts | None:
     return max(able, key=lambda item: item.fetches, default=None)
 
 
+def feeds_all_along(loaders: Sequence[LoaderFacts]) -> bool:
+    """Return whether one loader makes all batches that are trained on."""
+    return sum(item.role == "train" for item in loaders) == 1
+
+
 def production_ms(loader: LoaderFacts) -> float | None:
     """Return the mean cost of one batch where it is produced, ms; None if not measured."""
     made = loader.production

@@ -317,17 +317,30 @@ def test_a_model_that_is_never_in_eval_mode_acts_without_gradients(
     assert "ungraded.training" not in read_settings(Seen())
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_a_model_that_runs_before_it_is_trained_collects_what_it_is_trained_on(*, before: bool) -> None:
+def test_a_model_whose_parameters_are_groups_of_them_disturbs_nothing() -> None:
+    class Groups(torch.nn.Linear):
+        def parameters(self, recurse: bool = True) -> Any:
+            return [{"params": list(super().parameters(recurse)), "lr": 0.1}]
+
+    learned = Learned(PhaseClock())
+    learned.without_gradients(Groups(3, 4))
+    assert read_settings(learned._seen)["ungraded.first"] is False
+
+
+@pytest.mark.parametrize(("before", "fed"), [(True, False), (False, False), (True, True)])
+def test_a_model_that_runs_before_it_is_trained_collects_what_it_is_trained_on(
+    *, before: bool, fed: bool
+) -> None:
+    """Not where there is a loader already: it is tried out, as Keras does to know its sizes."""
     learned = Learned(PhaseClock())
     model, world = torch.nn.Linear(3, 4), torch.nn.Tanh()
     learned.without_gradients(world)
     if before:
-        learned.without_gradients(model)
+        learned.without_gradients(model, fed=fed)
     learned.forward(model)
     learned.backward(is_update=False)
     learned.without_gradients(model)
-    assert read_settings(learned._seen)["ungraded.first"] is before
+    assert read_settings(learned._seen)["ungraded.first"] is (before and not fed)
 
 
 def test_a_library_of_environments_tells_that_a_model_acts(monkeypatch: pytest.MonkeyPatch) -> None:

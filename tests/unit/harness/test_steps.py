@@ -229,11 +229,33 @@ def test_each_evaluation_of_a_solver_that_trains_in_one_step_is_a_step() -> None
     assert 25 < first < 50
     assert all(cuts[first:])
     assert (rule.description, rule.learned, rule.pending) == ("closure", True, False)
-    # Another one that converges sooner changes nothing; one that updates once does.
-    assert all(solve(rule, 5))
-    assert solve(rule, 1) == [True]
-    assert solve(rule, 1) == [False]
+    # One that converges sooner changes nothing; another optimizer does, for good.
+    assert all([*solve(rule, 5), *solve(rule, 1)])
+    cuts_per_step("|zfBD", rule=rule)
     assert rule.description == "optimizer"
+    assert not any(solve(rule, 200)[1:])
+    assert rule.description == "optimizer"
+
+
+def test_a_solver_whose_steps_have_ended_as_steps_stays_with_them() -> None:
+    rule = StepRule()
+    solve(rule, 20)
+    assert [sum(solve(rule, count)) for count in (26, 34, 200)] == [1, 1, 1], "one step each"
+    assert (rule.description, rule.learned) == ("optimizer", True)
+    assert rule.next_cut == "unknown", "it is inside the update"
+
+
+def test_an_optimizer_beside_a_solver_leaves_the_cycle_of_both() -> None:
+    rule = StepRule()
+    for _ in range(12):
+        cuts_per_step("|zfBD", rule=rule)
+        solve(rule, 34)
+    assert (rule.description, rule.learned, rule.period) == ("optimizer", True, 2)
+    before = rule.generation
+    for _ in range(20):
+        cuts_per_step("|zfBD", rule=rule)
+        solve(rule, 34)
+    assert rule.generation == before
 
 
 def test_evaluations_after_usual_steps_are_steps_of_another_kind() -> None:

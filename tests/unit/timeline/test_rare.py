@@ -64,6 +64,8 @@ def test_a_model_in_training_mode_acts_and_evaluates_nothing():
     for settings, loaders, what in (
         ({"ungraded.training": True}, (), FORWARDS),
         ({"ungraded.training": True}, (batches,), "evaluation"),
+        # A loader for what each rollout has collected.
+        ({"ungraded.training": True, "ungraded.first": True}, (batches,), FORWARDS),
         ({"ungraded.training": True, "ungraded.first": False}, (), "evaluation"),
         ({"ungraded.training": True, "ungraded.first": True}, (), FORWARDS),
         ({"ungraded.training": False}, (), "evaluation"),
