@@ -17,6 +17,8 @@ from .run import SourceSite
 
 NO_PART = -1
 """`Span.part` of what is no line of the budget: a phase label, an operator around others, a launch."""
+ONE_CALL = 0.8
+"""Share of the time of what calls it from which a call, or a line of a loop, stands for that."""
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):

@@ -34,6 +34,7 @@ EXPECTED = {
     "gan_without_loader": ("optimizer", 2, 2),
     "wgan": ("optimizer+fetch", 1, None),
     "lbfgs": ("optimizer+fetch", 1, None),
+    "all_in_a_closure": ("optimizer", 1, None),
     "solver": ("closure", 1, 1),
     "solver_in_steps": ("closure", 1, 1),
     "scaler_skips": ("optimizer+fetch", 1, 1),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ...model.diagnosis import Diagnosis
 from ...model.finding import NEGLIGIBLE_SHARE
-from ...model.view import CodeNode
+from ...model.view import ONE_CALL, CodeNode
 from ...model.words import clean, milliseconds, percent, place
 from .diagnosis import root_of
 
@@ -18,7 +18,6 @@ _MOST_ROWS = 5
 _MOST_LINES = 3
 _TRAINING = ("step", "forward", "backward", "update")
 """What every step consists of."""
-_ONE_CALL = 0.8
 _NAME = 60
 _SEEN = 0.004
 """Share of the step below which a block is too narrow to be seen."""
@@ -92,7 +91,7 @@ def _beside(node: CodeNode) -> Iterator[CodeNode]:
             yield from _beside(child)
             continue
         # The wait for a batch is best told by the line that makes it.
-        made = [each for each in child.children if each.ms >= _ONE_CALL * child.ms]
+        made = [each for each in child.children if each.ms >= ONE_CALL * child.ms]
         yield made[0] if child.role == "input" and made else child
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.run import GraphLines, LoopTime, OperatorLines, SourceSite
+from ...model.view import ONE_CALL
 from ..lanes.graph_nodes import NO_NODE, idle, nodes_of_graph, operators_with_lines, wasted
 from ..lanes.labels import Work
 from ..lanes.program import Program
@@ -24,8 +25,6 @@ from ..trace.table import Trace
 from .edits import without
 
 NO_LINE = NO_NODE
-_ONE_CALL = 0.8
-"""Share of the time of what calls it from which a line stands for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ class Asked:
 
         def main_of(chains: list[int], depth: int) -> tuple[list[int], int]:
             inner = max(below(chains, depth).values(), key=lambda its: spent[its].sum(), default=[])
-            if spent[inner].sum() <= _ONE_CALL * spent[chains].sum():
+            if spent[inner].sum() <= ONE_CALL * spent[chains].sum():
                 return chains, depth
             return main_of(inner, depth + 1)
 

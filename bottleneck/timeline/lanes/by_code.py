@@ -16,7 +16,7 @@ import numpy as np
 
 from ...model.run import LoaderFacts, Production
 from ...model.stacks import Stacks
-from ...model.view import MAKES_TENSORS, CodeNode, Role
+from ...model.view import MAKES_TENSORS, ONE_CALL, CodeNode, Role
 from ..steps.rare import OTHER, RareWork
 from ..steps.supply import made_every_ms, sampled_total, training_loader
 from ..trace.dialect import Kind
@@ -33,8 +33,6 @@ _MOST_NODES = 200
 _MODELS: frozenset[Role] = frozenset({"forward", "loss"})
 _HOST_TIMES = frozenset({"", "forward"})
 """Phases in which the host's time is that of the lines that are sampled."""
-_ONE_CALL = 0.8
-"""Share of a line's time in one call, or of a loop's in one line, that makes the name of that its own."""
 _GENERATOR = "<genexpr>"
 
 Pricer = Callable[["Branch"], "tuple[float, bool] | None"]
@@ -118,7 +116,7 @@ def share_of(
             return host_gone_ms(branch, without_ms), True
         mine, whole_ms = ms_of(branch, role), whole.get(role, 0.0)
         elsewhere = branch.total_ms - branch.by_phase.get("forward", 0.0)
-        if mine < _ONE_CALL * elsewhere:
+        if mine < ONE_CALL * elsewhere:
             return None
         if role == "input" and role not in saves_ms and without_ms is not None:
             return (gone_ms, True) if (gone_ms := input_gone_ms(mine, without_ms)) else None
@@ -143,7 +141,7 @@ def input_gone_ms(host_ms: float, without_ms: Callable[[float, str], float]) -> 
     Where the host waits for what it has launched, its time tells nothing.
     """
     saves = without_ms(host_ms, "")
-    return saves if saves >= _ONE_CALL * host_ms > 0 else 0.0
+    return saves if saves >= ONE_CALL * host_ms > 0 else 0.0
 
 
 def code_tree(tree: Tree, *, true_ms: float, price: Pricer, loaders: Sequence[LoaderFacts] = ()) -> CodeNode:
@@ -305,7 +303,7 @@ def _by_other_names(branch: Branch) -> Iterator[Branch]:
             if in_loop or inner.function != outer.function:
                 return
             in_loop = True
-        if below[0].total_ms < _ONE_CALL * branch.total_ms:
+        if below[0].total_ms < ONE_CALL * branch.total_ms:
             return
         branch = below[0]
         yield branch
