@@ -65,13 +65,12 @@ class UpdateLabel:
             self._ranges.pop().__exit__(None, None, None)
 
 
-def in_update(frame: FrameType | None) -> bool:
-    """Return whether an optimizer step, or a GradScaler's, is among the callers of this frame."""
+def updates_around(frame: FrameType | None) -> int:
+    """Return how many calls of optimizer steps, and of GradScalers, are among the callers of this frame."""
+    found = 0
     while frame is not None:
         code = frame.f_code
-        if code.co_name == "wrapper" and "optim" in code.co_filename:
-            return True
-        if code.co_filename.endswith("grad_scaler.py"):
-            return True
+        is_step = code.co_name == "wrapper" and "optim" in code.co_filename
+        found += is_step or code.co_filename.endswith("grad_scaler.py")
         frame = frame.f_back
-    return _recorded
+    return found

@@ -277,8 +277,8 @@ class Agent(StepObserver[LoaderWatch]):
         phase = self.buffer.innermost(self.clock.open_phases)
         return phase, self._tracker.steps, self.capture.window_name, self.buffer.thread
 
-    def _recover(self) -> None:
-        super()._recover()
+    def _recover(self, event: Event) -> None:
+        super()._recover(event)
         if not self.rule.in_optimizer:
             self._update_label.left()
             self._update_label.close()

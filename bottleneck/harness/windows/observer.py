@@ -19,8 +19,8 @@ from ...runs.store import Store
 from .. import torch_private
 from ..events.buffer import Entry, EventBuffer, Stop
 from ..events.hooks import Hooks
-from ..events.table import OPTIMIZER_BUILT, Event
-from ..events.update_label import in_update
+from ..events.table import OPTIMIZER, OPTIMIZER_BUILT, Event
+from ..events.update_label import updates_around
 from ..facts.compiler import CompileWatch
 from ..lines.sites import user_site
 from . import presence
@@ -146,8 +146,8 @@ class StepObserver(ABC, Generic[Loaders]):
         """See `Observer`."""
         tracker = self._tracker
         tracker.start(now)
-        if event.follows_update and self.rule.in_optimizer:
-            self._recover()
+        if (event.follows_update or event is OPTIMIZER) and self.rule.in_optimizer:
+            self._recover(event)
         if tracker.ends_step(event):
             self._cut(now, paused=paused)
         # The step may have ended with a relief.
@@ -197,9 +197,10 @@ class StepObserver(ABC, Generic[Loaders]):
     def _look_at(self, event: Event, subject: Any) -> None:
         """Learn from an event that begins and is taken at once."""
 
-    def _recover(self) -> None:
+    def _recover(self, event: Event) -> None:
         """An exception may have left an optimizer step, whose hook for the end then never runs."""
-        if not in_update(sys._getframe(1)):
+        # The hook of a step that begins is called from within it.
+        if updates_around(sys._getframe(1)) <= (event is OPTIMIZER):
             self.buffer.in_optimizer = 0
             self.rule.optimizer_escaped()
             self.clock.close_to(0)

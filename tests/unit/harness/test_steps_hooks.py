@@ -162,6 +162,33 @@ def test_a_step_that_raises_does_not_end_the_cuts(agent: Agent) -> None:
     assert agent.clock.depth == 0
 
 
+def test_an_exception_that_leaves_a_closure_does_not_end_the_cuts(agent: Agent) -> None:
+    """All that the script calls lies inside closures: the next step is not inside the one that was left."""
+    model, optimizer, _loader = parts()
+    x = torch.randn(8, 4)
+
+    def closure(*, bad: bool = False) -> torch.Tensor:
+        optimizer.zero_grad()
+        if bad:
+            raise ValueError("no loss today")
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    def steps(count: int) -> int:
+        before = agent.rule.updates
+        for _ in range(count):
+            optimizer.step(closure)  # type: ignore[arg-type]
+        agent.buffer.release()
+        return agent.rule.updates - before
+
+    assert steps(8) == 8
+    with pytest.raises(ValueError, match="no loss"):
+        optimizer.step(lambda: closure(bad=True))  # type: ignore[arg-type]
+    assert steps(20) == 20
+    assert agent.clock.depth == 0
+
+
 class Around(torch.optim.Optimizer):
     """Hands its closure on to another optimizer, as Lookahead does."""
 
