@@ -80,7 +80,8 @@ def test_no_step_of_an_optimizer_ends_under_another_profile_than_it_began_under(
         return loss
 
     plan = Plan(script="train.py", quiet=True, out=str(tmp_path), warmup=4, baseline_steps=10, memory=False)
-    agent = Agent(plan, Store(tmp_path / "run"), Stopper(), Progress(quiet=True))
+    stopper = Stopper()
+    agent = Agent(plan, Store(tmp_path / "run"), stopper, Progress(quiet=True))
     agent.install()
     crossed = []
     try:
@@ -92,6 +93,8 @@ def test_no_step_of_an_optimizer_ends_under_another_profile_than_it_began_under(
                 optimizer.param_groups[0]["max_iter"] = 5
     finally:
         agent.uninstall()
+        # Its watchdog would end this process, which goes on.
+        stopper.stand_down()
     assert agent.store.run.artefacts["flops"].status == "ok"
     assert len(profiles) > 1 and len(crossed) > 4
     assert not any(crossed)
