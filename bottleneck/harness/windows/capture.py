@@ -47,10 +47,9 @@ Stage = Literal[
     "done",
 ]
 
-OPTIMIZER_PATIENCE_STEPS = 200
-"""Calls of its closure for which the end of an optimizer's step is waited for."""
 PROFILER_PATIENCE_STEPS = 200
-"""The script's own profiler may be on for so many steps before the trace is given up."""
+"""What keeps a profile of ours from beginning may go on for so many steps before that is given up: the
+script's own profiler, or an optimizer's step that the trace has seen begin."""
 
 
 class Capture:
@@ -90,7 +89,7 @@ class Capture:
         self._at_trace_end = at_trace_end
         self._book = WindowBook(store, progress)
         self._times = Timetable(plan, horizon, store)
-        self._waited = self._waited_for_update = 0
+        self._waited = 0
         self._settles_for: Stretch = "after"
         """Which stretch follows once the loader's stock is used up."""
         self._trace = TraceWindow(plan, store, self._book)
@@ -321,6 +320,7 @@ class Capture:
             self._after_trace()
 
     def _after_trace(self) -> None:
+        self._waited = 0
         self._at_trace_end()
         schedule = self._times.schedule
         if schedule.between is None or schedule.memory == 0 or self._ended or self._times.late():
@@ -370,8 +370,8 @@ class Capture:
             why_not = "time limit"
         if why_not is None and holds_range():
             # The optimizer's step that the trace has seen begin goes on. The next one it will not have seen.
-            self._waited_for_update += 1
-            if self._waited_for_update <= OPTIMIZER_PATIENCE_STEPS:
+            self._waited += 1
+            if self._waited <= PROFILER_PATIENCE_STEPS:
                 self.stage = "before flops"
                 self._book.drop()
                 return
