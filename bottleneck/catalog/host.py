@@ -208,7 +208,7 @@ writer.join()  # before the next one, or at the end""",
         named="Do for all at once what {call} does one by one",
         addresses=("BN904",),
         what_to_change="The call goes through tensors, samples or nodes in a Python loop, with a few small operations"
-        " in each round. Weights and their averages are lists of tensors: torch._foreach_ functions handle all of a"
+        " in each round. Weights, gradients and averages are lists of tensors: torch._foreach_ functions handle all of a"
         " list in a few launches. Samples, priorities and nodes of a tree fit into arrays: NumPy or torch handle"
         " a whole batch in one operation per level.",
         when=seen("host.extra_loop", "==", True, "a Python loop is most of it"),
@@ -221,10 +221,11 @@ writer.join()  # before the next one, or at the end""",
         code="""\
 import torch
 
-ids = torch.tensor([numbers[word] for word in words])  # not one by one
+norms = torch._foreach_norm(grads)  # was: [g.norm() for g in grads]
 with torch.no_grad():
     # was: for a, w in zip(averages, weights): a.lerp_(w, 1 - m)
-    torch._foreach_lerp_(averages, weights, 1 - m)""",
+    torch._foreach_lerp_(averages, weights, 1 - m)
+ids = torch.tensor([numbers[word] for word in words])  # not one by one""",
         undo="Loop again.",
         verify="The call is gone from the lines that take longest; the loss is the same.",
         sources=(

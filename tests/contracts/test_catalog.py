@@ -383,7 +383,7 @@ INPUTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "words": ["a", "b"],
         "numbers": {"a": 1, "b": 0},
         "m": 0.9,
-        **{name: list(torch.nn.Linear(8, 2).parameters()) for name in ("averages", "weights")},
+        **{name: list(torch.nn.Linear(8, 2).parameters()) for name in ("averages", "weights", "grads")},
     },
     "FX528": lambda _: {
         "model": torch.nn.Linear(8, 2),
