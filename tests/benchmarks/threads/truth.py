@@ -57,11 +57,13 @@ class Thread:
         found = []
         for place in self.at:
             name, piece = place.split(": ", 1)
-            piece, at, which = piece.partition(" @")
+            before, at, which = piece.rpartition(" @")
+            at = at if which.isdecimal() else ""  # a product of matrices is no number of a place
+            piece = before if at else piece
             lines = (self.path.parent / name).read_text().splitlines()
             numbers = [n for n, line in enumerate(lines, 1) if piece in line]
             assert at or len(numbers) == 1, f"{self.id}: {place!r} stands in lines {numbers}"
-            found.append((name, numbers[int(which or 1) - 1]))
+            found.append((name, numbers[int(which) - 1 if at else 0]))
         return found
 
 
