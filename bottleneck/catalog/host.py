@@ -40,7 +40,7 @@ FIXES: tuple[Fix, ...] = (
         what_to_change="loss.item(), float(loss), .cpu() and printing a tensor wait until the device has"
         " finished everything queued. The device is then idle while the host catches up. Sum on the"
         " device and read the sum every N steps.",
-        what_if=WhatIf.SYNCS_GONE,
+        what_if=WhatIf.READS_LATE,
         basis="the waits removed",
         may_break="Logged values come later; early stopping reacts N steps later.",
         code="""\
@@ -656,7 +656,7 @@ a, b = model(torch.cat([first, second])).chunk(2)""",
         " whole batch. What cannot be written that way (an assignment, a simulator) can run in a pool of"
         " processes for all samples at once.",
         when=seen("host.before_update_share", ">=", 0.5, "most of it makes what the update needs"),
-        what_if=WhatIf.HOST_WORK_GONE,
+        what_if=WhatIf.PYTHON_GONE,
         what_if_bound=True,
         risk=Risk.NEEDS_REVIEW,
         may_break="Summing in another order changes the last bits.",

@@ -335,12 +335,13 @@ def _rank(
         saves, bound = finding_ms, True
     least_ms = NEGLIGIBLE_SHARE * true_ms if true_ms is not None else 0.0
     weight = worth(saves, bound=bound, weight=fix.bound_weight)
-    behind = explained and _is_general(fix, suggestion)
+    is_general = _is_general(fix, suggestion)
+    behind = explained and is_general
     if behind:
         weight *= _EXPLAINS
     gain = round(weight / least_ms) if least_ms > 0 else 0
     group = 3 if saves < least_ms else 1 if behind and suggestion.saves_ms is None else 0
-    return (group, -gain, -narrowed, -weight, suggestion.fix)
+    return (group, -gain, is_general - narrowed, -weight, suggestion.fix)
 
 
 def _without_conflicts(ranked: list[tuple[Fix, Suggestion, float]]) -> tuple[Suggestion, ...]:

@@ -65,6 +65,7 @@ class WhatIf(str, Enum):
     BATCHES_HANDED_OVER = "batches-handed-over"
     DATASET_LIGHT = "dataset-light"
     SYNCS_GONE = "syncs-gone"
+    READS_LATE = "reads-late"
     PICKS_GONE = "picks-gone"
     ASKED_WAITS_GONE = "asked-waits-gone"
     ALLOCATOR_FREE = "allocator-free"
@@ -83,6 +84,7 @@ class WhatIf(str, Enum):
     GRADIENTS_OVERLAPPED = "gradients-overlapped"
     BUFFERS_KEPT = "buffers-kept"
     HOST_WORK_GONE = "host-work-gone"
+    PYTHON_GONE = "python-gone"
     OPERATORS_ON_DEVICE = "operators-on-device"
     EXTRA_GONE = "extra-gone"
     ZERO_GRAD_FREE = "zero-grad-free"
@@ -249,6 +251,7 @@ class WhatIfEntry(msgspec.Struct, frozen=True, kw_only=True):
 WHAT_IFS: dict[WhatIf, WhatIfEntry] = dict.fromkeys(WhatIf, WhatIfEntry()) | {
     WhatIf.INPUT_READY: WhatIfEntry(by_fix=True),
     WhatIf.SYNCS_GONE: WhatIfEntry(by_fix=True),
+    WhatIf.READS_LATE: WhatIfEntry(by_fix=True),
     WhatIf.PICKS_GONE: WhatIfEntry(by_fix=True),
     WhatIf.ASKED_WAITS_GONE: WhatIfEntry(by_fix=True),
     WhatIf.ALLOCATOR_FREE: WhatIfEntry(by_fix=True),

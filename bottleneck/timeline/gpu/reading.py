@@ -173,8 +173,11 @@ class GpuReader:
         saves: dict[Role, float] = {}
         if usable:
             edit = gradients_untouched(self.trace, self.replay.program, thread=self.steps.thread[1])
-            told = priced.answers.edits.get(WhatIf.HOST_WORK_GONE)
-            saves["extra"] = true_ms - priced.asker.step_ms(edit.and_also(told) if told is not None else edit)
+            if (told := priced.answers.edits.get(WhatIf.HOST_WORK_GONE)) is not None:
+                # What the host does in the model's forward is no part of any extra work.
+                gone = self._work_in() * (1.0 - told.factors())
+                edit = edit.and_also(replace(told, work={}, gone=gone))
+            saves["extra"] = true_ms - priced.asker.step_ms(edit)
             if WhatIf.INPUT_READY in priced.answers.edits and not self.facts.own_input:
                 ready = priced.answers.results.get(WhatIf.INPUT_READY)
                 saves["input"] = ready.saves_ms if ready is not None else 0.0
@@ -200,18 +203,11 @@ class GpuReader:
 
     def _host_time_gone(self, priced: Priced) -> Callable[[float, str], float]:
         """Return what tells the saving, ms, of a host that spends so many ms less in a phase, or outside."""
-        trace, program = self.trace, self.replay.program
-        main = np.full(len(program.row), self.steps.thread[1])
-
-        def inside(*phases: str) -> NDArray[np.bool_]:
-            labels = np.concatenate([trace.rows(Kind.ANNOTATION, named=name) for name in phases])
-            around = trace.ranges(np.sort(labels)).around(trace.ts_ns[program.row], main) >= 0
-            return (around & (program.row >= 0))[:, None]
+        program = self.replay.program
 
         @cache
         def host_work(phase: str) -> tuple[NDArray[np.float64], float]:
-            mine = inside(phase) if phase else ~inside(*_PHASES)
-            work = np.where(mine, program.work, 0.0)
+            work = self._work_in(phase)
             return work, program.per_step_ns(work * self.calibration.base.factors()) / 1e6 * priced.scale
 
         def saves_ms(host_ms: float, phase: str) -> float:
@@ -220,6 +216,16 @@ class GpuReader:
             return self.facts.true_ms - priced.asker.step_ms(Edit(gone=gone))
 
         return saves_ms
+
+    def _work_in(self, phase: str = "") -> NDArray[np.float64]:
+        """Return the training thread's work in a phase, or outside of all; ns, as that of the program."""
+        trace, program = self.trace, self.replay.program
+        main = np.full(len(program.row), self.steps.thread[1])
+        phases = (phase,) if phase else _PHASES
+        labels = np.concatenate([trace.rows(Kind.ANNOTATION, named=name) for name in phases])
+        around = trace.ranges(np.sort(labels)).around(trace.ts_ns[program.row], main) >= 0
+        inside = (around & (program.row >= 0))[:, None]
+        return np.where(inside if phase else ~inside, program.work, 0.0)
 
     def _device(self, priced: Priced) -> LineTeller | None:
         """Return who tells for which lines the device works; None where no graph was noted."""

@@ -23,7 +23,7 @@ from .labels import PYTHON_GAP_NS, Work, label_of, near_the_gap
 from .seams import find_seams
 
 _WORKS_ON_DATA = (OpClass.MATH, OpClass.MEMORY)
-_SHORTEST_NS = 100_000
+_SHORTEST_NS = 50_000
 """An operator on the host that takes less is no matter of data: step counts, a scalar. Nor are several, one
 after the other, that take less together."""
 _READ = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|nonzero)$")

@@ -220,6 +220,14 @@ def shared_questions(program: Program, facts: Facts) -> Iterator[Question]:
             "replay without the Python that neither dispatches nor loads, without operators that compute on "
             "the host, and without what is launched after the update",
         )
+    if has[Work.HOST]:
+        yield Question(
+            WhatIf.PYTHON_GONE,
+            Edit(work={Work.HOST: 0.0}),
+            "replay without the Python that neither dispatches nor loads; operators that compute on the host, and "
+            "what is launched after the update, stay",
+            bound=True,
+        )
     checked_ms = facts.tree.calls_ms(DISTRIBUTIONS) if facts.tree is not None else 0.0
     if checked_ms > 0 and facts.run is not None and facts.run.settings.get("distributions.checked") is True:
         host_ms = float(program.work.sum()) / max(1, program.steps) / 1e6

@@ -319,6 +319,20 @@ def test_the_work_of_a_step_that_computes_is_not_explained_by_a_small_saving() -
     assert ids(match([finding("BN101", None, time_ms=90.0)], {}, answers, 100.0, fixes=fixes))[0] == "FX001"
 
 
+@pytest.mark.parametrize(
+    ("general_saves", "first"), [(30.5, "FX002"), (33.0, "FX001")], ids=["about as much", "more"]
+)
+def test_of_gains_that_do_not_differ_one_that_names_what_to_change_comes_first(
+    general_saves: float, first: str
+) -> None:
+    fixes = [
+        make("FX001", general="always", what_if=WhatIf.COMPILED),
+        make("FX002", what_if=WhatIf.BF16),
+    ]
+    answers = answer(WhatIf.COMPILED, general_saves) | answer(WhatIf.BF16, 30.0)
+    assert ids(match([finding("BN101", None, time_ms=90.0)], {}, answers, 100.0, fixes=fixes))[0] == first
+
+
 def test_a_loop_with_a_price_is_named_and_one_without_is_general() -> None:
     fixes = [
         make("FX001", "BN201", general="unpriced", what_if=WhatIf.LOOP_GONE),

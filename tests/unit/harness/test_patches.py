@@ -613,6 +613,11 @@ class OnHost:
     def is_inference(self) -> bool:
         return self.inference
 
+    shape = (4,)
+
+    def stride(self) -> tuple[int, ...]:
+        return (1,)
+
     def numel(self) -> int:
         return 4
 
@@ -641,6 +646,31 @@ def test_a_batch_that_comes_again_is_pinned_once_and_anew_when_it_changed(
     assert patch._source(already) is already
     loose = OnHost(inference=True)
     assert patch._source(loose) is not patch._source(loose)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        torch.arange(6.0).reshape(2, 3),
+        torch.arange(6.0).reshape(2, 3).T,
+        torch.arange(12.0)[::2],
+        torch.arange(3.0).expand(4, 3),
+        torch.arange(6.0).unfold(0, 3, 1),
+    ],
+    ids=["whole", "transposed", "every other", "expanded", "windows"],
+)
+def test_what_several_numbers_share_a_place_in_is_pinned_in_full(
+    put_in: Callable[..., Patch], monkeypatch: pytest.MonkeyPatch, source: torch.Tensor
+) -> None:
+    def pin_memory(x: torch.Tensor) -> torch.Tensor:  # as torch does
+        return torch.empty_strided(x.size(), x.stride()).copy_(x)
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: False)
+    patch: Any = put_in("FX103")
+    twin = patch._source(source)
+    assert twin is not source
+    assert torch.equal(twin, source)
 
 
 def test_copies_of_what_is_not_pinned_are_left_alone_by_non_blocking_alone(

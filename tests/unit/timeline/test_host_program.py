@@ -69,6 +69,7 @@ def test_on_one_lane_a_cause_costs_what_it_takes() -> None:
         WhatIf.INPUT_READY: pytest.approx(spent(Work.INPUT)),
         WhatIf.ALLOCATOR_FREE: pytest.approx(spent(Work.ALLOCATOR)),
         WhatIf.HOST_WORK_GONE: pytest.approx(spent(Work.HOST)),
+        WhatIf.PYTHON_GONE: pytest.approx(spent(Work.HOST)),
         WhatIf.DISPATCH_FREE: pytest.approx(spent(Work.DISPATCH, Work.OPTIMIZER)),
         WhatIf.COMM_OVERLAPPED: pytest.approx(spent(Work.COMMUNICATION)),
         WhatIf.GRADIENTS_OVERLAPPED: pytest.approx(spent(Work.COMMUNICATION)),

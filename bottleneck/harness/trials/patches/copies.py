@@ -129,12 +129,12 @@ class PinnedCopies(AsyncCopies):
         if tensor.is_inference():
             # It has no version by which a later change could be seen.
             self._pins += 1
-            return tensor.pin_memory()
+            return _twin(tensor)
         known = self._pinned.get(id(tensor))
         version: int = tensor._version
         if known is not None and known[0]() is tensor and known[1] == version:
             return known[2]
-        pinned = tensor.pin_memory()
+        pinned = _twin(tensor)
         self._pins += 1
         size = tensor.numel() * tensor.element_size()
         if self._pinned_bytes + size <= KEPT_BYTES:
@@ -293,6 +293,12 @@ def _room() -> int:
     """Return how much may be kept on the device."""
     free: int = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 2 * KEPT_BYTES
     return min(KEPT_BYTES, free // 2)
+
+
+def _twin(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the same numbers in pinned memory; torch pins no tensor of which several share a place."""
+    places = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return (tensor.contiguous() if places < tensor.numel() else tensor).pin_memory()
 
 
 def _without_blocking(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from ....model.codes import Part, WhatIf
 from ...lanes.calibrate import Calibration
 from ...lanes.labels import Work
 from ...lanes.program import PARTS, EventKind, Program
-from ...lanes.questions import Question
+from ...lanes.questions import Question, without_waits
 from ...lanes.replay import Edit
 from ..device_masks import DeviceWork
 from ..edits import seams_gone
@@ -113,8 +113,12 @@ def operator_questions(program: Program) -> Iterator[Question]:
     )
 
 
-def wait_questions(program: Program, known: Circumstances) -> Iterator[Question]:
-    """Waits that the script asks for, beside those for values."""
+def wait_questions(program: Program, work: DeviceWork, known: Circumstances) -> Iterator[Question]:
+    """Waits that the script asks for, and those for values, as far as they may be read later."""
+    if (waits := program.kind == EventKind.SYNC).any():
+        # The model may need there what it reads there.
+        in_model = 2 * (waits & work.reach.model).sum() > waits.sum()
+        yield Question(WhatIf.READS_LATE, *without_waits(program), bound=bool(in_model))
     if known.asked_waits is None or not known.asked_waits.any():
         return
     gone = np.zeros_like(program.work)
