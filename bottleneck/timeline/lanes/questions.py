@@ -224,8 +224,8 @@ def shared_questions(program: Program, facts: Facts) -> Iterator[Question]:
         yield Question(
             WhatIf.PYTHON_GONE,
             Edit(work={Work.HOST: 0.0}),
-            "replay without the Python that neither dispatches nor loads; operators that compute on the host, and "
-            "what is launched after the update, stay",
+            "replay without the Python that neither dispatches nor loads; operators that compute on the host,"
+            " and what is launched after the update, stay",
             bound=True,
         )
     checked_ms = facts.tree.calls_ms(DISTRIBUTIONS) if facts.tree is not None else 0.0
