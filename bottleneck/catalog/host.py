@@ -222,10 +222,10 @@ writer.join()  # before the next one, or at the end""",
 import torch
 
 norms = torch._foreach_norm(grads)  # was: [g.norm() for g in grads]
+ids = torch.tensor([numbers[word] for word in words])  # not one by one
 with torch.no_grad():
     # was: for a, w in zip(averages, weights): a.lerp_(w, 1 - m)
-    torch._foreach_lerp_(averages, weights, 1 - m)
-ids = torch.tensor([numbers[word] for word in words])  # not one by one""",
+    torch._foreach_lerp_(averages, weights, 1 - m)""",
         undo="Loop again.",
         verify="The call is gone from the lines that take longest; the loss is the same.",
         sources=(

@@ -79,6 +79,6 @@ RECORDS: dict[str, Record] = {
     "FX524": Record(predictions=3, error=0.0179, close=2, bounds=0, held=0),
     "FX525": Record(predictions=0, error=None, close=0, bounds=1, held=1),
     "FX528": Record(predictions=1, error=0.0133, close=1, bounds=0, held=0),
-    "FX532": Record(predictions=0, error=None, close=0, bounds=1, held=1),
+    "FX532": Record(predictions=0, error=None, close=0, bounds=2, held=2),
     "FX609": Record(predictions=1, error=0.2712, close=0, bounds=0, held=0),
 }

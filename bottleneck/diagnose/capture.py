@@ -74,7 +74,8 @@ def notes_of(
 
     `several` ranks were run, and `timed` of them not traced. Lines in `told` have a finding of their own.
     """
-    notes = list(reading.basis.notes)
+    rare = reading.basis.rare
+    notes = [*([rare.note] if rare is not None else []), *reading.basis.notes]
     if reading.basis.growth_ms is not None:
         notes.append(growth_note(reading.basis.growth_ms, reading.rank.stacks))
     if several > 1:

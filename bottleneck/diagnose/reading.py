@@ -70,10 +70,10 @@ def read_rank(rank: ingest.Rank, true_step_ms: float | None) -> Reading:
     if basis.starts is not None:
         timeline = with_starts(timeline, basis.starts)
     if rare is not None:
-        stacks = None if rare.evaluates else rank.stacks
         nodes: tuple[CodeNode, ...] = ()
-        if stacks is not None:
-            rare, nodes = rare_nodes(stacks, rare, ordinary_ms=timeline.true_ms)
+        if rank.stacks is not None:
+            rare, nodes = rare_nodes(rank.stacks, rare, ordinary_ms=timeline.true_ms)
+            basis = replace(basis, rare=rare)
         timeline = with_rare(timeline, rare, nodes=nodes)
     timeline = replace(timeline, doubts=(*timeline.doubts, *basis.doubts))
     memory, memory_problems = read_memory(rank)

@@ -188,7 +188,11 @@ def _cause(page: Page, row: CauseRow, *, room: Room | None) -> None:
     if len(one_line) <= page.width - 2:
         told = [one_line]
     elif room is not None:
-        told = [brief(means, page.width - 2), *row.sites[:1], row.after_previous]
+        places = "".join(row.sites[:1])
+        told = [brief(means, page.width - 2), places, row.after_previous]
+        if not means and places and row.after_previous:
+            one_line = f"…/{places.rpartition('/')[2]} · {row.after_previous}"
+            told = [one_line] if len(one_line) <= page.width - 2 else told
     for text in filter(None, told):
         page.line(text, indent=2)
 

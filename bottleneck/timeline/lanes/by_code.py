@@ -242,17 +242,23 @@ def plain_nodes(
 def rare_nodes(
     stacks: Stacks, rare: RareWork, *, ordinary_ms: float
 ) -> tuple[RareWork, tuple[CodeNode, ...]]:
-    """Return the rare work by what it mostly is, and the lines that it consists of, per step."""
+    """Return the rare work by what it mostly is, and the lines that it consists of, per step.
+
+    An evaluation stays one, by its own lines, unless most of the time goes to what is done beside it.
+    """
     tree = build_tree(stacks, true_ms=(ordinary_ms + rare.each_ms) / rare.every, phases_ms={}, steps="rare")
     if tree is None:
         return rare, ()
     extras = tree.extras()
     whole_ms = tree.root.total_ms - ordinary_ms / rare.every
+    # A model may act there, and what its actions meet takes longer; a rollout is left as it is.
+    aside = extras and not (extras[0].evaluates or (extras[0].leaves_out and not rare.evaluates))
+    if aside and 2 * extras[0].total_ms >= whole_ms:
+        rare = replace(rare, what=OTHER)
+    elif rare.evaluates:
+        return rare, ()
     if (most := tree.root.most(beside_training=True).site_time()) is not None:
         rare = replace(rare, site=most.site)
-    if not (rare.evaluates or not extras or extras[0].evaluates or extras[0].leaves_out):
-        # A model may act there, and what its actions meet takes longer; a rollout is left as it is.
-        rare = replace(rare, what=OTHER) if 2 * extras[0].total_ms >= whole_ms else rare
     nodes = extra_nodes(
         tree,
         true_ms=ordinary_ms + rare.ms,

@@ -184,12 +184,6 @@ def _with_rare(
     mean = float(ordinary.mean())
     low, high = mean_interval(ordinary) or (mean, mean)
     true_ms = mean + rare.ms
-    held = int(rare.steps.sum())
-    where = f"{held} of {len(times)} baseline steps hold" if held else "Some steps after the captures hold"
-    note = (
-        f"{where} {rare.what} (every {rare.every:.0f} steps, {ms(rare.each_ms)} each{rare.divided}): "
-        f"{ms(rare.ms)} of the step time."
-    )
     return StepBasis(
         summary=StepSummary(
             true_ms=true_ms,
@@ -205,7 +199,6 @@ def _with_rare(
         varies=typical.varies,
         rare=rare,
         problems=tuple(problems),
-        notes=(note,),
         growth_ms=growth(ordinary),
         doubts=doubts,
     )

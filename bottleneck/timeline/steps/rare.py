@@ -88,6 +88,14 @@ class RareWork:
         """Its price per step."""
         return self.each_ms / self.every
 
+    @property
+    def note(self) -> str:
+        """Say how often it comes, how long it takes, and what that is of the step."""
+        held, of = int(self.steps.sum()), len(self.steps)
+        where = f"{held} of {of} baseline steps hold" if held else "Some steps after the captures hold"
+        each = f"every {self.every:.0f} steps, {ms(self.each_ms)} each{self.divided}"
+        return f"{where} {self.what} ({each}): {ms(self.ms)} of the step time."
+
 
 def _parts(table: StepTable, chosen: NDArray[np.bool_], ordinary: NDArray[np.bool_]) -> tuple[float, float]:
     """Return how much longer the chosen steps wait for data, and run a model without gradients, ms each."""

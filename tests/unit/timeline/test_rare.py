@@ -51,7 +51,7 @@ def test_an_evaluation_every_twenty_steps_is_part_of_the_step_and_has_its_price_
     assert basis.summary.true_ms == pytest.approx(float(np.mean(wall)), rel=0.01)
     assert basis.rare.site is not None
     assert basis.rare.site.line == 40
-    assert "evaluation" in basis.notes[0]
+    assert "evaluation" in basis.rare.note
 
 
 def test_a_model_in_training_mode_acts_and_evaluates_nothing():
@@ -76,7 +76,7 @@ def test_a_model_in_training_mode_acts_and_evaluates_nothing():
         )
         assert basis.rare is not None
         assert basis.rare.what == what
-        assert what in basis.notes[0]
+        assert what in basis.rare.note
         assert basis.rare.ms == pytest.approx(2.0, rel=0.01)
 
 
@@ -90,7 +90,7 @@ def test_an_evaluation_is_divided_like_the_step():
     basis = find_basis(msgspec.structs.replace(run, windows=[window]), None, given_ms=None)
     assert basis.rare is not None
     assert (basis.rare.waits_ms, basis.rare.computes_ms) == (pytest.approx(6.0), pytest.approx(30.0))
-    assert "each, of which 6.00 ms for its batches and 30.0 ms in the model" in basis.notes[0]
+    assert "each, of which 6.00 ms for its batches and 30.0 ms in the model" in basis.rare.note
     undivided = find_basis(run, None, given_ms=None).rare
     assert undivided is not None
     assert undivided.divided == ""
@@ -132,7 +132,7 @@ def test_evaluations_behind_the_captures_alone_are_priced_too():
     assert basis.rare.every == 20
     assert basis.rare.ms == pytest.approx(2.0, rel=0.01)
     assert basis.summary.true_ms == pytest.approx(ORDINARY_MS + 2.0, rel=0.02)
-    assert "after the captures" in basis.notes[0]
+    assert "after the captures" in basis.rare.note
 
 
 def test_a_checkpoint_every_ten_steps_is_a_rhythm():
@@ -214,7 +214,7 @@ def test_the_collector_in_rare_work_is_priced_as_such_and_its_line_goes_along():
     basis = find_basis(run, None, given_ms=None)
     assert basis.rare is not None
     assert basis.ordinary_ms is not None
-    assert "each, of which 28.0 ms in Python's collector" in basis.notes[0]
+    assert "each, of which 28.0 ms in Python's collector" in basis.rare.note
     trace, steps = training(4, after=100.0)
     ordinary = read(trace, steps, true_ms=basis.ordinary_ms, run=basis.run, kept=basis.kept)
     line = CodeNode(name="gc.collect()", role="extra", ms=3.0, share=0.5, price_ms=3.0, file="a.py", line=9)
