@@ -625,6 +625,33 @@ def test_the_host_hands_all_rounds_over_at_once(monkeypatch: pytest.MonkeyPatch)
     assert (took.own.on_device_ns, took.other.on_device_ns) == (1000, 800)
 
 
+@pytest.mark.parametrize(
+    ("device_ns", "faster"),
+    [((300, 290, 310), True), ((300, 290, 1100), False), ((1100, 1200, 1100), False)],
+    ids=["in each turn", "but for one turn", "in none"],
+)
+def test_what_takes_the_host_longer_may_take_the_device_less(
+    monkeypatch: pytest.MonkeyPatch, device_ns: tuple[int, ...], faster: bool
+) -> None:
+    """Alone the host is what is waited for; in a step that the device fills it is not."""
+    clock = [0]
+
+    def spends(ns: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        def run(x: torch.Tensor) -> torch.Tensor:
+            clock[0] += ns
+            return x.exp()
+
+        return run
+
+    monkeypatch.setattr(timing, "perf_counter_ns", lambda: clock[0])
+    turns = itertools.chain(*(((200, 1000), (400, ns)) for ns in device_ns))
+    monkeypatch.setattr(torch_private, "timed_apart", lambda run, *, ahead_ns: (run(), next(turns))[1])
+    took = timed(Instead((torch.randn(50),), spends(2), (spends(4),)))
+    assert (took is not None) is faster
+    if took is not None:
+        assert took.saves_ns == 710
+
+
 def test_a_call_that_waits_for_the_device_is_timed_as_a_whole(
     watch: WayWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
