@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from ..trace.dialect import COPY_CALL, STREAM_WAIT, TO_HOST, Kind
+from ..trace.dialect import COPY_CALL, NOT_AWAITED, STREAM_WAIT, TO_HOST, Kind
 from ..trace.intervals import before, latest
 from ..trace.table import Trace
 
@@ -190,11 +190,13 @@ def find_waits(
     for e, k in zip(own.tolist(), first.tolist(), strict=True):
         if k >= len(a.row) or act_event[k] != e:
             continue
+        copy = trace.name_of(a.row[k])
+        if "Async" in trace.name_of(rows[e]) and NOT_AWAITED.search(copy):
+            continue
         staged = end[e] - a.start[k] > max(20_000, 0.5 * (a.end[k] - a.start[k]))
         if a.end[k] <= end[e] + slack or staged:
-            to_host = TO_HOST.search(trace.name_of(a.row[k]))
             wait[e], wait_end[e] = k, a.end[k]
-            kind[e] = EventKind.SYNC if to_host else EventKind.COPY
+            kind[e] = EventKind.SYNC if TO_HOST.search(copy) else EventKind.COPY
     for e in np.flatnonzero((kind == EventKind.SYNC) | (kind == EventKind.ALLOCATOR)).tolist():
         if wait[e] != NO_WAIT:
             continue

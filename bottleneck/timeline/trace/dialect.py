@@ -77,6 +77,8 @@ STREAM_WAIT = re.compile(r"^Stream Wait Event$")
 COPY_CALL = re.compile(r"^(cuda|hip|cu)Memcpy")
 TO_DEVICE = re.compile("HtoD|HostToDevice")
 TO_HOST = re.compile("DtoH|DeviceToHost")
+NOT_AWAITED = re.compile(r"DtoD|DeviceToDevice|PtoP|PeerToPeer|Pinned")
+"""Copies that a call ending in Async hands over and leaves: no pageable memory has to be staged for them."""
 GRAPH_LAUNCH = re.compile(r"^(cuda|hip|cu)GraphLaunch")
 ALLOCATOR_CALL = re.compile(
     r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|FreeHost|MallocAsync|FreeAsync|HostRegister"

@@ -114,6 +114,27 @@ def test_a_pinned_copy_is_a_launch_like_any_other() -> None:
     assert program.parts[program.part[0]] is Part.COPIES
 
 
+@pytest.mark.parametrize(
+    ("name", "call", "kind"),
+    [
+        ("Memcpy DtoD (Device -> Device)", "cudaMemcpyAsync", EventKind.LAUNCH),
+        ("Memcpy HtoD (Pinned -> Device)", "cudaMemcpyAsync", EventKind.LAUNCH),
+        ("Memcpy DtoH (Device -> Pinned)", "cudaMemcpyAsync", EventKind.LAUNCH),
+        ("Memcpy HtoD (Pageable -> Device)", "cudaMemcpyAsync", EventKind.COPY),
+        ("Memcpy HtoD (Pinned -> Device)", "cudaMemcpy", EventKind.COPY),
+        ("Memcpy DtoH (Device -> Pageable)", "cudaMemcpyAsync", EventKind.SYNC),
+    ],
+)
+def test_an_idle_device_is_done_before_the_call_returns_and_nobody_has_waited(
+    name: str, call: str, kind: EventKind
+) -> None:
+    writer = TraceWriter()
+    writer.launch(0, 60, kernel=name, cat="gpu_memcpy", call=call, start=40, length=2)
+    program = program_of(writer, [0, 100])
+    assert program.kind[program.event[0]] == kind
+    assert (program.wait[program.event[0]] == NO_WAIT) == (kind == EventKind.LAUNCH)
+
+
 def test_an_allocator_call_waits_only_if_the_times_say_so() -> None:
     writer = TraceWriter()
     writer.launch(0, 5, start=8, length=100)
