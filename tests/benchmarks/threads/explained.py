@@ -1066,8 +1066,9 @@ EXPLAINED: dict[str, str] = {
         "`model()`, mostly `self.assign()`, and FX524 is first, 66.8 of 94.7 ms; the cure left 69.6."
     ),
     "XX06": (
-        "The line is told (without it 14.3 of 23.3 ms), its cure was found on a CPU and not here: alone it "
-        "takes the host longer. Since mended, and not run again. Copies were to save more than bf16 would."
+        "Its copies lie on the device, and counted as copies from pageable memory that the host waits for. "
+        "Since mended: compute-bound, by that line (without it 14.7 of 23.3 ms). The line's other way was "
+        "found on a CPU and not here, where it takes the host longer; since mended, and not run again."
     ),
     "XX07": (
         "The mask's copy from pageable memory is the wait, at its line; transfer-bound was not among the "
