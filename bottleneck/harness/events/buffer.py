@@ -71,7 +71,7 @@ class Observer(Protocol):
         """The user's line that evaluates can be seen; once per hand-over of held events."""
 
     def steps_to_hold(self) -> int:
-        """Return how many steps may be held, from now on."""
+        """Return how many steps may be held, from now on; 0: no more than the one that begins."""
 
     def released(self) -> None:
         """Events are handed over at once again."""
@@ -100,14 +100,15 @@ class EventBuffer:
         counts_at_fetch: they are, and end at a fetch; if not, at the first call of a module after an update.
         update_ended: meanwhile, the update of the step under way has ended.
         before_backward: called when a backward pass is about to begin; None: nobody asks.
+        went_back: a backward pass has begun since the last update.
     """
 
     __slots__ = (
-        "_armed", "_at_fetch", "_closures", "_counted", "_counted_so_far", "_entries", "_evaluated", "_limit",
-        "_looks_at_batch", "_mark", "_steps", "_stop", "_updates", "ask", "before_backward", "busy",
-        "count_until_ns", "counting", "counts_at_fetch", "ends_ns", "goes_on", "guard", "holding",
-        "in_backward", "in_optimizer", "note", "observer", "thread", "update_ended",
-        "updated_in_backward",
+        "_armed", "_at_fetch", "_closures", "_counted", "_counted_so_far", "_entries", "_evaluated", "_group",
+        "_in_step", "_limit", "_looks_at_batch", "_mark", "_period", "_steps", "_stop", "_updates", "ask",
+        "before_backward", "busy", "count_until_ns", "counting", "counts_at_fetch", "ends_ns", "goes_on",
+        "guard", "holding", "in_backward", "in_optimizer", "note", "observer", "thread", "update_ended",
+        "updated_in_backward", "went_back",
     )  # fmt: skip
 
     def __init__(self, observer: Observer, stop: Stop) -> None:
@@ -126,7 +127,10 @@ class EventBuffer:
         self._counted: Callable[[list[int]], None] = list.clear
         self._counted_so_far: Callable[[list[int]], int] = len
         self._mark: Callable[[], None] | None = None
-        self._limit = 1
+        self._limit = self._period = 1
+        self._in_step = 0
+        self._group: set[int] = set()
+        self.went_back = False
         self._hand_over_at_once()
 
     def _hand_over_at_once(self) -> None:
@@ -171,19 +175,32 @@ class EventBuffer:
 
     # -- holding -------------------------------------------------------------------------------
 
-    def hold(self, steps: int, *, at_fetch: bool, armed: bool, mark: Callable[[], None] | None) -> None:
+    def hold(
+        self,
+        steps: int,
+        *,
+        at_fetch: bool,
+        armed: bool,
+        mark: Callable[[], None] | None,
+        period: int = 1,
+        in_step: int = 0,
+    ) -> None:
         """An update has ended in a window that is timed: hold events from now on.
 
         Args:
             steps: how many of them may be held.
-            at_fetch: a step ends at a fetch; if not, at the first safe point after its update.
-            armed: an update has ended, and its step not yet.
+            at_fetch: a step ends at a fetch; if not, at the first safe point after its last update.
+            armed: its last update has ended, and the step not yet.
+            period: updates in a step, those with no backward between them as one; at a fetch it may be any.
+            in_step: so many of them have ended.
             mark: called when a step ends that is held on: the device's time is taken there and then. None
                 where there is no device.
         """
         self.holding = True
         self._mark = mark
         self._limit, self._at_fetch, self._armed = steps, at_fetch, armed
+        self._period, self._in_step, self.went_back = 1 if at_fetch else period, in_step, False
+        self._group.clear()
 
     def release(self) -> None:
         """Hand over what is held, and everything at once from now on."""
@@ -270,10 +287,12 @@ class EventBuffer:
             self.flush()
             self.observer.begin(event, subject, now, paused=held)
             if self.holding and ends:
-                self._limit = self.observer.steps_to_hold()
+                self._limit = max(1, self.observer.steps_to_hold())
         if event.hides_calls:
             self.busy += 1
-            self.in_backward += event is BACKWARD
+            if event is BACKWARD:
+                self.in_backward += 1
+                self.went_back = True
         elif event.updates:
             self._closures = 0
             self.in_optimizer += 1
@@ -305,7 +324,7 @@ class EventBuffer:
     def step_goes_on(self) -> None:
         """A step ends here, and stays in the buffer."""
         self._armed = self.goes_on = False
-        self._updates = 0
+        self._updates = self._in_step = 0
         self._steps += 1
         if self._mark is not None and self._steps < self._limit:
             self._mark()
@@ -333,16 +352,23 @@ class EventBuffer:
             if self.in_backward:
                 self.updated_in_backward = True
             elif not self.in_optimizer:
-                self.updated()
+                self.updated(what)
         elif self.updated_in_backward and event is BACKWARD and not self.in_backward:
             self.updated()
 
-    def updated(self) -> None:
-        """An update has ended: its step will be cut."""
+    def updated(self, optimizer: int = 0) -> None:
+        """An update has ended, by an optimizer of this identity: the last one of a step has it cut."""
         self.updated_in_backward = False
-        self._armed = True
         self._updates += 1
-        if not self._at_fetch or self._updates >= UPDATES_HELD or self._stop.reason is not None:
+        if self._period > 1:
+            if self.went_back or optimizer in self._group:
+                self._in_step += 1
+                self._group.clear()
+            self._group.add(optimizer)
+            self.went_back = False
+        self._armed = self._armed or self._period == 1 or self._in_step >= self._period
+        due = self._armed and not self._at_fetch
+        if due or self._updates >= UPDATES_HELD or self._stop.reason is not None:
             self.ask = True
         elif self._steps + 1 < self._limit and not self._looks_at_batch:
             self.goes_on = True

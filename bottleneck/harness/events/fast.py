@@ -84,6 +84,7 @@ def run_backward(buffer: EventBuffer, original: Function, wide: Function) -> Fun
             buffer.before_backward()
         # No module is watched inside: checkpointing runs them there again.
         buffer.busy = buffer.in_backward = 1
+        buffer.went_back = True
         note((BACKWARD, BEGINS, clock(), kwargs.get("accumulate_grad", False)))
         try:
             return original(outputs, *args, **kwargs)
@@ -178,9 +179,10 @@ def after_step(buffer: EventBuffer, wide: Callable[..., None]) -> Callable[..., 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         if buffer.busy or buffer.in_optimizer != 1 or get_ident() != thread:
             return wide(optimizer, args, kwargs)
-        note((OPTIMIZER, ENDS, clock(), id(optimizer)))
+        key = id(optimizer)
+        note((OPTIMIZER, ENDS, clock(), key))
         buffer.in_optimizer = 0
-        buffer.updated()
+        buffer.updated(key)
         return None
 
     return after

@@ -205,9 +205,10 @@ class StepWatch(StepObserver[EpochStarts]):
         """See `Observer`."""
         usual_ms = self._job.account.usual_ms
         if usual_ms is None or self._job.wants_step:
-            return 1
+            return 0
         most = NOTED_STEPS if self._job.has_baseline and usual_ms < WORTH_COUNTING_MS else HELD_STEPS
-        return max(1, min(most, int(HELD_MS / max(usual_ms, 1e-3))))
+        steps = min(most, int(HELD_MS / max(usual_ms, 1e-3)))
+        return steps if steps > 1 else 0
 
     def _may_count(self) -> bool:
         """Say whether the next steps may only be counted: they are short, and alike."""
@@ -217,7 +218,10 @@ class StepWatch(StepObserver[EpochStarts]):
             and usual_ms is not None
             and usual_ms < WORTH_COUNTING_MS
             and not (self._compiles.asked_for or self._job.wants_step or self.buffer.busy)
-            and self.rule.next_cut != "unknown"
+            and (
+                self.rule.next_cut == "fetch"
+                or (self.rule.next_cut == "safe point" and self.rule.period == 1)
+            )
         )
 
     def _count(self) -> bool:

@@ -207,8 +207,8 @@ class Capture:
         self._book.before_backward()
 
     def steps_to_hold(self) -> int:
-        """Return for how many steps from now on events may be held, and handed over together."""
-        return self._times.steps_to_hold() if self.measuring else 1
+        """Return for how many steps from now on events may be held, and handed over together; 0: none."""
+        return self._times.steps_to_hold() if self.measuring else 0
 
     def restart(self) -> None:
         """The step rule has learned another cycle: steps so far do not compare with later ones."""

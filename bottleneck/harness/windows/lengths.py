@@ -75,7 +75,7 @@ before they are looked at."""
 STEPS_HELD = 10
 """Steps whose events are held and handed over together, while steps are timed."""
 HELD_STEP_MS = 50.0
-"""Steps longer than this are looked at one by one: what the hooks cost does not matter in them."""
+"""Events of steps longer than this are held for one step at a time: what is handed over can wait no longer."""
 WHOLE_MS = 500.0
 """A stretch that is over so soon is looked at only when it is."""
 STACKS_MS = 1500.0
@@ -300,9 +300,9 @@ def _part(whole: Enough, share: float, *, most: int, within: float) -> Enough:
 
 
 def steps_to_hold(rest: int, *, step_ms: float) -> int:
-    """Return for how many steps of a timed window events may be held."""
+    """Return for how many steps of a timed window events may be held; 0 where a wish to stop cannot wait."""
     if step_ms > HELD_STEP_MS:
-        return 1
+        return int(step_ms <= SLOW_MS)
     if rest <= MOST_TOGETHER and rest * step_ms <= WHOLE_MS:
         return max(1, rest)
     return min(STEPS_HELD, rest)

@@ -219,10 +219,17 @@ class StepObserver(ABC, Generic[Loaders]):
         """
         rule, steps = self.rule, self.steps_to_hold()
         # The cycle of a step must be known, and a compilation must be noticed when it begins.
-        if rule.next_cut == "unknown" or steps == 1 or not self._compiles.foretells:
+        if rule.next_cut == "unknown" or steps == 0 or not self._compiles.foretells:
             return False
         self._meter.garbage.sink = self.buffer.collected
-        self.buffer.hold(steps, at_fetch=rule.next_cut == "fetch", armed=rule.pending, mark=mark)
+        self.buffer.hold(
+            steps,
+            at_fetch=rule.next_cut == "fetch",
+            armed=rule.pending,
+            mark=mark,
+            period=rule.period,
+            in_step=rule.in_step,
+        )
         return True
 
     def released(self) -> None:

@@ -158,12 +158,17 @@ class StepRule:
 
     @property
     def next_cut(self) -> Literal["fetch", "safe point", "unknown"]:
-        """The event that will cut after each update, as far as that is certain from what was learned."""
+        """The event that will cut after the last update of each step, as far as what was learned says so."""
         if self.signal != "optimizer" or not self.learned or self._searches:
             return "unknown"
         if self.mode == "fetch" and not self._fetches_ended:
             return "fetch"
-        return "safe point" if self.mode == "update" and self.period == 1 else "unknown"
+        return "safe point" if self.mode == "update" else "unknown"
+
+    @property
+    def in_step(self) -> int:
+        """How many of the updates of a step have ended; none once all have."""
+        return self.updates % self.period
 
     @property
     def description(self) -> str:

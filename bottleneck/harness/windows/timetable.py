@@ -161,9 +161,9 @@ class Timetable:
         return count >= schedule.after and self._whole.is_enough(schedule.whole)
 
     def steps_to_hold(self) -> int:
-        """Return how many steps' events may be held in the open stretch."""
+        """Return how many steps' events may be held in the open stretch; 0: none."""
         if self._drawn_up is None or self._plan.trial is not None:
-            return 1
+            return 0
         if self._open == "after":
             rest = self._whole.rest(self.schedule.whole, step_ms=self.step_ms)
             rest = max(rest, self.schedule.after - self._stretch.taken)

@@ -147,8 +147,8 @@ HAPPENINGS = (
     "workers",
     "collect",
 )
-OPTIMIZER_OBJECT = object()
-"""One, so that its identity is the same in both programs."""
+OPTIMIZER_OBJECT, ANOTHER_OBJECT = object(), object()
+"""Of the module, so that their identities are the same in both programs."""
 WHAT: dict[str, tuple[Event, Any]] = {
     "fetch": (FETCH, None),
     "workers": (WORKERS, None),
@@ -156,6 +156,7 @@ WHAT: dict[str, tuple[Event, Any]] = {
     "evaluation": (EVALUATION, None),
     "backward": (BACKWARD, True),
     "step": (OPTIMIZER, OPTIMIZER_OBJECT),
+    "other step": (OPTIMIZER, ANOTHER_OBJECT),
     "scaler": (SCALER, (None, OPTIMIZER_OBJECT)),
     "zero_grad": (ZERO_GRAD, True),
     "label": (LABEL, "mine"),
@@ -163,6 +164,10 @@ WHAT: dict[str, tuple[Event, Any]] = {
 }
 WITH_LOADER = ["fetch", "zero_grad", "forward", "backward", "step"]
 WITHOUT = ["zero_grad", "forward", "backward", "step"]
+IN_TURNS = [*WITHOUT, "zero_grad", "forward", "forward", "backward", "other step"]
+TWICE_AND_ONCE = [*WITHOUT, *WITHOUT, "forward", "backward", "other step"]
+TOGETHER = [*WITHOUT, "other step", "forward", "backward", "other step"]
+"""One backward for two optimizers, and another one for the second alone."""
 
 steps_of_a_program = st.lists(
     st.tuples(st.lists(st.sampled_from(HAPPENINGS), max_size=3), st.integers(1, 100)), min_size=1, max_size=30
@@ -170,11 +175,14 @@ steps_of_a_program = st.lists(
 
 
 @settings(max_examples=150, deadline=None)
-@given(extras=steps_of_a_program, loader=st.booleans(), limit=st.integers(1, 10))
+@given(
+    extras=steps_of_a_program,
+    usual=st.sampled_from([WITH_LOADER, WITHOUT, IN_TURNS, TWICE_AND_ONCE, TOGETHER]),
+    limit=st.integers(1, 10),
+)
 def test_rows_are_the_same_whether_events_are_held_or_not(
-    extras: list[tuple[list[str], int]], loader: bool, limit: int
+    extras: list[tuple[list[str], int]], usual: list[str], limit: int
 ) -> None:
-    usual = WITH_LOADER if loader else WITHOUT
     learning = [(name, 7) for name in usual * 5]
     program = [(name, took) for more, took in extras for name in [*usual, *more]]
     at_once, held = Run(learning), Run(learning)
@@ -187,7 +195,17 @@ def test_rows_are_the_same_whether_events_are_held_or_not(
     assert len(held.observer.at_once) < len(at_once.observer.at_once), "most of it was held"
 
 
-@pytest.mark.parametrize("usual", [WITH_LOADER, WITHOUT, [*WITH_LOADER[:4], *WITH_LOADER[:4], "step"]])
+@pytest.mark.parametrize(
+    "usual",
+    [
+        WITH_LOADER,
+        WITHOUT,
+        [*WITH_LOADER[:4], *WITH_LOADER[:4], "step"],
+        IN_TURNS,
+        TWICE_AND_ONCE,
+        TOGETHER,
+    ],
+)
 def test_the_device_is_marked_at_every_cut_that_is_held(usual: list[str]) -> None:
     run = Run([(name, 7) for name in usual * 5])
     run.hold(4)
@@ -314,7 +332,14 @@ class Run:
         rule = self.tracker.rule
         self.observer.limit = limit
         self.observer.at_once.clear()
-        self.buffer.hold(limit, at_fetch=rule.next_cut == "fetch", armed=rule.pending, mark=self._mark)
+        self.buffer.hold(
+            limit,
+            at_fetch=rule.next_cut == "fetch",
+            armed=rule.pending,
+            mark=self._mark,
+            period=rule.period,
+            in_step=rule.in_step,
+        )
 
     def _mark(self) -> None:
         self.marks += 1
@@ -437,6 +462,7 @@ def test_holding_ends_where_the_stretch_is_looked_at(rest: int) -> None:
         count += steps
     assert count == rest
     assert steps_to_hold(rest, step_ms=500.0) == 1
+    assert steps_to_hold(rest, step_ms=5000.0) == 0
 
 
 def test_a_stretch_that_is_over_at_once_is_looked_at_when_it_is() -> None:
