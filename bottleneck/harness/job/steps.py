@@ -218,10 +218,9 @@ class StepWatch(StepObserver[EpochStarts]):
             and usual_ms is not None
             and usual_ms < WORTH_COUNTING_MS
             and not (self._compiles.asked_for or self._job.wants_step or self.buffer.busy)
-            and (
-                self.rule.next_cut == "fetch"
-                or (self.rule.next_cut == "safe point" and self.rule.period == 1)
-            )
+            and self.rule.next_cut != "unknown"
+            # Each update counts as a step, where no fetch ends it.
+            and (self.rule.next_cut == "fetch" or self.rule.period == 1)
         )
 
     def _count(self) -> bool:

@@ -75,7 +75,7 @@ before they are looked at."""
 STEPS_HELD = 10
 """Steps whose events are held and handed over together, while steps are timed."""
 HELD_STEP_MS = 50.0
-"""Events of steps longer than this are held for one step at a time: what is handed over can wait no longer."""
+"""Events of steps longer than this are held for one step at a time."""
 WHOLE_MS = 500.0
 """A stretch that is over so soon is looked at only when it is."""
 STACKS_MS = 1500.0
