@@ -129,7 +129,7 @@ class EventBuffer:
         self._mark: Callable[[], None] | None = None
         self._limit = self._period = 1
         self._in_step = 0
-        self._group: set[int] = set()
+        self._group: set[int | None] = set()
         self.went_back = False
         self._hand_over_at_once()
 
@@ -356,7 +356,7 @@ class EventBuffer:
         elif self.updated_in_backward and event is BACKWARD and not self.in_backward:
             self.updated()
 
-    def updated(self, optimizer: int = 0) -> None:
+    def updated(self, optimizer: int | None = None) -> None:
         """An update has ended, by an optimizer of this identity: the last one of a step has it cut."""
         self.updated_in_backward = False
         self._updates += 1
