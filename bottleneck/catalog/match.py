@@ -341,7 +341,9 @@ def _rank(
         weight *= _EXPLAINS
     gain = round(weight / least_ms) if least_ms > 0 else 0
     group = 3 if saves < least_ms else 1 if behind and suggestion.saves_ms is None else 0
-    return (group, -gain, is_general - narrowed, -weight, suggestion.fix)
+    # Without a step nobody knows which gains do not differ.
+    last = is_general and least_ms > 0
+    return (group, -gain, last - narrowed, -weight, suggestion.fix)
 
 
 def _without_conflicts(ranked: list[tuple[Fix, Suggestion, float]]) -> tuple[Suggestion, ...]:

@@ -240,7 +240,9 @@ class WhatIfEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Properties of a question, independent of its answer in one run."""
 
     by_fix: bool = False
-    """A fix can achieve all of it. Other answers are bounds, or parts of another answer."""
+    """A fix can achieve it, at best. Others are parts of another answer, or of no fix's."""
+    same_as: WhatIf | None = None
+    """The question that changes the same: what it answers together with others holds here, too."""
     changes: Literal["", "launches", "precision"] = ""
     """Questions that change the same kernels in the same way count twice when asked together."""
     holds_less: bool = False
@@ -251,13 +253,14 @@ class WhatIfEntry(msgspec.Struct, frozen=True, kw_only=True):
 WHAT_IFS: dict[WhatIf, WhatIfEntry] = dict.fromkeys(WhatIf, WhatIfEntry()) | {
     WhatIf.INPUT_READY: WhatIfEntry(by_fix=True),
     WhatIf.SYNCS_GONE: WhatIfEntry(by_fix=True),
-    WhatIf.READS_LATE: WhatIfEntry(by_fix=True),
+    WhatIf.READS_LATE: WhatIfEntry(same_as=WhatIf.SYNCS_GONE),
     WhatIf.PICKS_GONE: WhatIfEntry(by_fix=True),
     WhatIf.ASKED_WAITS_GONE: WhatIfEntry(by_fix=True),
     WhatIf.ALLOCATOR_FREE: WhatIfEntry(by_fix=True),
     WhatIf.COPIES_ASYNC: WhatIfEntry(by_fix=True),
     WhatIf.COPIES_KEPT: WhatIfEntry(by_fix=True),
     WhatIf.OFFLOADS_GONE: WhatIfEntry(by_fix=True),
+    WhatIf.PYTHON_GONE: WhatIfEntry(by_fix=True),
     WhatIf.OPERATORS_ON_DEVICE: WhatIfEntry(by_fix=True),
     WhatIf.SEAMS_GONE: WhatIfEntry(by_fix=True),
     WhatIf.CALL_GONE: WhatIfEntry(by_fix=True),

@@ -191,8 +191,10 @@ def _cause(page: Page, row: CauseRow, *, room: Room | None) -> None:
         places = "".join(row.sites[:1])
         told = [brief(means, page.width - 2), places, row.after_previous]
         if not means and places and row.after_previous:
-            one_line = f"…/{places.rpartition('/')[2]} · {row.after_previous}"
-            told = [one_line] if len(one_line) <= page.width - 2 else told
+            folder, _, name = places.rpartition("/")
+            forms = (places, f"…/{name}") if folder else (places,)
+            lines = [f"{form} · {row.after_previous}" for form in forms]
+            told = next(([line] for line in lines if len(line) <= page.width - 2), told)
     for text in filter(None, told):
         page.line(text, indent=2)
 

@@ -85,32 +85,41 @@ def _timed(instead: Instead) -> Timed | None:
         own.run()
         for way in ways.values():
             way.run()
-    found = (_compared(instead, own, way, k) for k, way in ways.items())
-    return max(filter(None, found), key=lambda each: each.saves_ns, default=None)
-
-
-def _compared(instead: Instead, own: _Runs, other: _Runs, way: int) -> Timed | None:
-    """Compare two ways that were timed in turns; None where the other one is no faster.
-
-    Both are timed behind other work of the device, too: where a step fills it, the host's part is hidden, and
-    the device's part is what counts.
-    """
     # A difference that does not show in each turn may be one of the machine; one turn may be disturbed.
-    sure = sorted(other.took_ns)[-2:][0] < min(own.took_ns)
-    turns = [(own.apart(), other.apart()) for _ in range(_TURNS_APART)]
-    known = [(*a, *b) for a, b in turns if a is not None and b is not None]
+    sure = {k for k, way in ways.items() if sorted(way.took_ns)[-2:][0] < min(own.took_ns)}
+    apart = _apart(own, ways, sure)
+    found = (_compared(instead, own, ways[k], k, turns) for k, turns in apart.items())
+    return max(found, key=lambda each: each.saves_ns, default=None)
+
+
+def _apart(own: _Runs, ways: dict[int, _Runs], sure: set[int]) -> dict[int, list[tuple[int, int, int, int]]]:
+    """Time ways in turns behind other work of the device: where a step fills it, the host's part is hidden.
+
+    Returns those that are faster, `sure` among them, with what each turn took, ns: the own way on the host
+    and on the device, then the other one. No turns where the two cannot be timed apart.
+    """
+    found: dict[int, list[tuple[int, int, int, int]]] = {k: [] for k in ways}
+    for _ in range(_TURNS_APART):
+        mine = own.apart() if found else None
+        for k in list(found):
+            its = ways[k].apart() if mine is not None else None
+            if mine is not None and its is not None:
+                found[k].append((*mine, *its))
+            if k not in sure and (mine is None or its is None or its[1] >= mine[1]):
+                del found[k]
+    return found
+
+
+def _compared(
+    instead: Instead, own: _Runs, other: _Runs, way: int, turns: list[tuple[int, int, int, int]]
+) -> Timed:
     own_ns, other_ns = min(own.took_ns), min(other.took_ns)
-    if not known:
-        alone = Timed(Took(own_ns, own_ns, own_ns), Took(other_ns, other_ns, other_ns), way, instead.calls)
-        return alone if sure else None
-    own_host, own_device, host, device = zip(*known, strict=True)
-    if not sure and not (len(known) == _TURNS_APART and max(device) < min(own_device)):
-        return None
+    if not turns:
+        return Timed(Took(own_ns, own_ns, own_ns), Took(other_ns, other_ns, other_ns), way, instead.calls)
+    own_host, own_device, host, device = (min(each) for each in zip(*turns, strict=True))
     # The host makes the one call for more rounds than were tried.
-    host_ns = min(host) * instead.calls // max(instead.calls, instead.rounds)
-    return Timed(
-        Took(own_ns, min(own_host), min(own_device)), Took(other_ns, host_ns, min(device)), way, instead.calls
-    )
+    host = host * instead.calls // max(instead.calls, instead.rounds)
+    return Timed(Took(own_ns, own_host, own_device), Took(other_ns, host, device), way, instead.calls)
 
 
 @contextlib.contextmanager

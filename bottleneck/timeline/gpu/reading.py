@@ -45,7 +45,7 @@ from .compute import compiled_work, slowest_backend, trace_compute
 from .context import asked_waits, gpu_context
 from .device_masks import DeviceWork
 from .device_work import kernel_rows, optimizer_seen, read_device_work
-from .edits import gradients_untouched, plans_gone, seams_gone, searches_gone
+from .edits import gradients_untouched, plans_gone, seams_gone, searches_gone, work_within
 from .line_nodes import LineTeller
 from .narrow import narrow_kernels
 from .offload import kept_on_device
@@ -220,12 +220,11 @@ class GpuReader:
     def _work_in(self, phase: str = "") -> NDArray[np.float64]:
         """Return the training thread's work in a phase, or outside of all; ns, as that of the program."""
         trace, program = self.trace, self.replay.program
-        main = np.full(len(program.row), self.steps.thread[1])
         phases = (phase,) if phase else _PHASES
-        labels = np.concatenate([trace.rows(Kind.ANNOTATION, named=name) for name in phases])
-        around = trace.ranges(np.sort(labels)).around(trace.ts_ns[program.row], main) >= 0
-        inside = (around & (program.row >= 0))[:, None]
-        return np.where(inside if phase else ~inside, program.work, 0.0)
+        thread = self.steps.thread[1]
+        labels = np.concatenate([trace.rows(Kind.ANNOTATION, named=name, tid=thread) for name in phases])
+        inside = work_within(trace, program, trace.ts_ns[labels], trace.end_of(labels))
+        return inside if phase else program.work - inside
 
     def _device(self, priced: Priced) -> LineTeller | None:
         """Return who tells for which lines the device works; None where no graph was noted."""

@@ -138,4 +138,8 @@ class Asker:
                     # Removing two causes has no order; readers ask in either. Two calls share no work.
                     both = self.step_ms(edits[first].and_also(edits[then], apart=one is other))
                     out[first, then] = out[then, first] = both
+        for key, answer in results.items():
+            twin = WHAT_IFS[answer.question].same_as
+            out |= {(key, then): both for (first, then), both in out.items() if first == twin}
+            out |= {(first, key): both for (first, then), both in out.items() if then == twin}
         return out

@@ -251,10 +251,13 @@ def rare_nodes(
         return rare, ()
     extras = tree.extras()
     whole_ms = tree.root.total_ms - ordinary_ms / rare.every
-    # A model may act there, and what its actions meet takes longer; a rollout is left as it is.
-    aside = extras and not (extras[0].evaluates or (extras[0].leaves_out and not rare.evaluates))
+    if rare.evaluates:
+        aside = bool(extras) and _is_beside(extras[0], extras, tree)
+    else:
+        # A model may act there, and what its actions meet takes longer; a rollout is left as it is.
+        aside = bool(extras) and not (extras[0].evaluates or extras[0].leaves_out)
     if aside and 2 * extras[0].total_ms >= whole_ms:
-        rare = replace(rare, what=OTHER)
+        rare = replace(rare, what=OTHER, waits_ms=0.0, computes_ms=0.0)
     elif rare.evaluates:
         return rare, ()
     if (most := tree.root.most(beside_training=True).site_time()) is not None:
@@ -265,6 +268,21 @@ def rare_nodes(
         price=lambda branch: (min(branch.total_ms, rare.ms), False),
     )
     return rare, nodes
+
+
+def _is_beside(branch: Branch, extras: Sequence[Branch], tree: Tree) -> bool:
+    """Return whether a line is no part of an evaluation: it runs none, and is in no loop of one that does.
+
+    Loops in which the training runs, too, are those of steps and epochs.
+    """
+
+    def loops(*lines: Branch) -> set[tuple[str, str, tuple[int, int]]]:
+        frames = [line.frame for line in lines if line.frame is not None]
+        return {(frame.file, frame.function, loop) for frame in frames for loop in frame.loops}
+
+    evaluating = loops(*(each for each in extras if each.runs_ungraded))
+    training = loops(*(each for each in tree.root.branches() if each.trains))
+    return not branch.runs_ungraded and loops(branch).isdisjoint(evaluating - training)
 
 
 class _Left:

@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from ..trace.dialect import COPY_CALL, NOT_AWAITED, STREAM_WAIT, TO_HOST, Kind
+from ..trace.dialect import COPY_CALL, NOT_AWAITED, STREAM_WAIT, TO_DEVICE, TO_HOST, Kind
 from ..trace.intervals import before, latest
 from ..trace.table import Trace
 
@@ -187,11 +187,13 @@ def find_waits(
     # began long before the call returned.
     own = np.flatnonzero((rows >= 0) & trace.named(COPY_CALL, rows))
     first = before(act_event, own)
+    pinned = np.zeros(n, dtype=bool)
     for e, k in zip(own.tolist(), first.tolist(), strict=True):
         if k >= len(a.row) or act_event[k] != e:
             continue
         copy = trace.name_of(a.row[k])
         if "Async" in trace.name_of(rows[e]) and NOT_AWAITED.search(copy):
+            pinned[e] = a.end[k] <= end[e] + slack and bool(TO_DEVICE.search(copy))
             continue
         staged = end[e] - a.start[k] > max(20_000, 0.5 * (a.end[k] - a.start[k]))
         if a.end[k] <= end[e] + slack or staged:
@@ -200,13 +202,14 @@ def find_waits(
     for e in np.flatnonzero((kind == EventKind.SYNC) | (kind == EventKind.ALLOCATOR)).tolist():
         if wait[e] != NO_WAIT:
             continue
-        if e and kind[e - 1] == EventKind.COPY and kind[e] == EventKind.SYNC:
-            # Tensor.to() of pageable memory copies, then synchronises: one blocking copy.
+        name = trace.name_of(rows[e])
+        behind_copy = e > 0 and (kind[e - 1] == EventKind.COPY or (pinned[e - 1] and "Stream" in name))
+        if behind_copy and kind[e] == EventKind.SYNC:
+            # Tensor.to() copies, then synchronises its stream: one blocking copy.
             kind[e] = EventKind.COPY
         k = int(launched_before[e])
         if k == 0:
             continue
-        name = trace.name_of(rows[e])
         if kind[e] == EventKind.ALLOCATOR:
             # cudaFree and cudaMalloc may drain the device first; only the times tell.
             drained = int(reach[k - 1])

@@ -124,8 +124,16 @@ class Branch:
 
         It runs without gradients, or behind the update.
         """
-        model = self.by_phase.get("evaluation", 0.0) + self.ms.get(("forward", "extra"), 0.0)
-        return model > 0.5 * (self.total_ms - self.by_phase.get("data", 0.0))
+        return self._untrained_ms > 0.5 * (self.total_ms - self.by_phase.get("data", 0.0))
+
+    @property
+    def runs_ungraded(self) -> bool:
+        """A model that nothing trains by runs in it."""
+        return self._untrained_ms > 0
+
+    @property
+    def _untrained_ms(self) -> float:
+        return self.by_phase.get("evaluation", 0.0) + self.ms.get(("forward", "extra"), 0.0)
 
     def add(self, other: Branch) -> None:
         """Count all that another one holds, too."""

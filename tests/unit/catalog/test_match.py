@@ -333,6 +333,15 @@ def test_of_gains_that_do_not_differ_one_that_names_what_to_change_comes_first(
     assert ids(match([finding("BN101", None, time_ms=90.0)], {}, answers, 100.0, fixes=fixes))[0] == first
 
 
+def test_without_a_step_the_gain_alone_decides() -> None:
+    fixes = [
+        make("FX001", general="always", what_if=WhatIf.COMPILED),
+        make("FX002", what_if=WhatIf.BF16),
+    ]
+    answers = answer(WhatIf.COMPILED, 50.0) | answer(WhatIf.BF16, 5.0)
+    assert ids(match([finding("BN101", None, time_ms=90.0)], {}, answers, None, fixes=fixes))[0] == "FX001"
+
+
 def test_a_loop_with_a_price_is_named_and_one_without_is_general() -> None:
     fixes = [
         make("FX001", "BN201", general="unpriced", what_if=WhatIf.LOOP_GONE),

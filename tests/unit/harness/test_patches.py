@@ -656,8 +656,10 @@ def test_a_batch_that_comes_again_is_pinned_once_and_anew_when_it_changed(
         torch.arange(12.0)[::2],
         torch.arange(3.0).expand(4, 3),
         torch.arange(6.0).unfold(0, 3, 1),
+        torch.rand(8, 512)[:, :20].unsqueeze(1).expand(-1, 4, -1),
+        torch.rand(100, 64)[:, :1].expand(-1, 10),
     ],
-    ids=["whole", "transposed", "every other", "expanded", "windows"],
+    ids=["whole", "transposed", "every other", "expanded", "windows", "expanded rows", "expanded column"],
 )
 def test_what_several_numbers_share_a_place_in_is_pinned_in_full(
     put_in: Callable[..., Patch], monkeypatch: pytest.MonkeyPatch, source: torch.Tensor

@@ -23,6 +23,7 @@ from torch_bottleneck.harness.ways import watch as watch_module
 from torch_bottleneck.harness.ways.timing import stands_in, timed
 from torch_bottleneck.harness.ways.watch import WAYS, WayWatch
 from torch_bottleneck.harness.ways.way import Call, Instead, same, tensors_of
+from torch_bottleneck.model.run import SourceSite
 
 # Some releases of torch warn of what `acc_events` is asked not to do.
 pytestmark = [
@@ -650,6 +651,35 @@ def test_what_takes_the_host_longer_may_take_the_device_less(
     assert (took is not None) is faster
     if took is not None:
         assert took.saves_ns == 710
+
+
+def test_of_what_takes_the_device_no_less_a_single_turn_behind_its_work_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, made = [0], [0]
+
+    def spends(ns: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        def run(x: torch.Tensor) -> torch.Tensor:
+            clock[0] += ns
+            return x.exp()
+
+        return run
+
+    def apart(run: Callable[[], Any], *, ahead_ns: int) -> tuple[int, int]:
+        made[0] += 1
+        return 100, 1000
+
+    monkeypatch.setattr(timing, "perf_counter_ns", lambda: clock[0])
+    monkeypatch.setattr(torch_private, "timed_apart", apart)
+    assert timed(Instead((torch.randn(50),), spends(2), (spends(4), spends(5), spends(6)))) is None
+    assert made == [4], "its own once, and each other"
+
+
+def test_of_a_step_what_either_clock_saves_counts() -> None:
+    took = timing.Timed(timing.Took(200, 200, 1000), timing.Took(400, 400, 300), 0)
+    site = SourceSite(file="train.py", line=1, function="main")
+    tried = watch_module._Tried(site, took=[took], shapes={"one"}, calls=2)
+    assert tried.saves_ns == 2 * 700
 
 
 def test_a_call_that_waits_for_the_device_is_timed_as_a_whole(

@@ -102,6 +102,23 @@ def test_the_reading_asks_for_the_step_without_it_and_tells_its_bytes() -> None:
     assert "copies.offloaded_bytes" not in without.context
 
 
+@pytest.mark.parametrize("in_model", [True, False])
+def test_what_the_model_reads_itself_may_be_needed_there(in_model: bool) -> None:
+    writer = TraceWriter()
+    edges = [STEP_US * k for k in range(STEPS + 1)]
+    for at in edges[:-1]:
+        writer.row("forward", "user_annotation", at + 5, 1000 if in_model else 20)
+        writer.launch(at + 10, 5, start=at + 20, length=900)
+        writer.row("cudaStreamSynchronize", "cuda_runtime", at + 30, 895)
+        writer.launch(at + 1500, 5, start=at + 1510, length=300)
+    writer.steps(edges)
+    trace = writer.build()
+    asked = read_whole(trace, find_steps(trace), true_ms=STEP_US / 1000).what_ifs
+    late, gone = asked[WhatIf.READS_LATE], asked[WhatIf.SYNCS_GONE]
+    assert late.saves_ms == gone.saves_ms > 0.1
+    assert (late.bound, gone.bound) == (in_model, False)
+
+
 def test_what_the_script_waits_for_by_itself_is_told_from_waits_for_values() -> None:
     writer = TraceWriter()
     edges = [STEP_US * k for k in range(STEPS + 1)]

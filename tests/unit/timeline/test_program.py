@@ -135,6 +135,18 @@ def test_an_idle_device_is_done_before_the_call_returns_and_nobody_has_waited(
     assert (program.wait[program.event[0]] == NO_WAIT) == (kind == EventKind.LAUNCH)
 
 
+def test_a_pinned_copy_that_is_waited_for_is_one_blocking_copy_and_no_read() -> None:
+    writer = TraceWriter()
+    writer.launch(
+        0, 60, kernel="Memcpy HtoD (Pinned -> Device)", cat="gpu_memcpy", call="cudaMemcpyAsync", start=40,
+        length=2,
+    )  # fmt: skip
+    writer.row("cudaStreamSynchronize", "cuda_runtime", 62, 12, correlation=98)
+    program = program_of(writer, [0, 100])
+    assert (program.kind == EventKind.COPY).sum() == 1
+    assert not (program.kind == EventKind.SYNC).any()
+
+
 def test_an_allocator_call_waits_only_if_the_times_say_so() -> None:
     writer = TraceWriter()
     writer.launch(0, 5, start=8, length=100)

@@ -608,6 +608,42 @@ def test_where_a_model_acts_the_rare_work_is_what_takes_most_of_it(simulated_ms:
     assert rare_nodes(stacks, rare, ordinary_ms=70.0)[0].what == what
 
 
+_VALIDATES, _VALIDATION = at(32, "validate()"), (*LOOP, (70, 76))
+
+
+@pytest.mark.parametrize(
+    ("evaluating", "others", "what"),
+    [
+        ((_VALIDATES, at(71, "model()", function="validate", loops=())),
+         (_VALIDATES, at(74, "metrics()", function="validate", loops=())), "evaluation"),
+        ((at(71, "model()", loops=_VALIDATION),), (at(74, "metrics()", loops=_VALIDATION),), "evaluation"),
+        ((_VALIDATES, at(71, "model()", function="validate", loops=())), (at(34, "callbacks()"),),
+         "other work"),
+        ((at(71, "model()", loops=_VALIDATION),), (at(34, "callbacks()"),), "other work"),
+    ],
+    ids=["metrics of its function", "metrics in its loop", "beside its function", "beside its loop"],
+)  # fmt: skip
+def test_a_rare_evaluation_is_one_with_all_that_belongs_to_it(
+    evaluating: tuple[StackFrame, ...], others: tuple[StackFrame, ...], what: str
+) -> None:
+    """Seven tenths of what comes every fourth step are spent beside the model."""
+    more = (Seen(evaluating, 30, "evaluation", "optimizer"), Seen(others, 70, "", "evaluation"))
+    stacks = stacks_of((*TRAINING, *more), steps=12)
+    added = {stacks.stacks.index([stacks.frames.index(frame) for frame in each.frames]) for each in more}
+    for row, step in enumerate(stacks.step):
+        if stacks.stack[row] in added and step not in (3, 7, 11):
+            stacks.us[row] = stacks.counts[row] = 0
+    stacks.step_ms[:] = [170.0 if step in (3, 7, 11) else 70.0 for step in range(12)]
+    rare = RareWork(
+        what="evaluation", evaluates=True, each_ms=100.0, every=4.0, error_ms=0.0, computes_ms=30.0,
+        steps=np.zeros(12, dtype=np.bool_),
+    )  # fmt: skip
+    found, nodes = rare_nodes(stacks, rare, ordinary_ms=70.0)
+    assert found.what == what
+    assert [node.call for node in nodes[:1]] == (["callbacks()"] if what == "other work" else [])
+    assert ("in the model" in found.note) == (what == "evaluation")
+
+
 def test_what_makes_the_input_of_many_steps_is_named_by_its_line_and_not_by_a_small_extra_of_these() -> None:
     stacks = saving(at_steps=(3, 7, 11), ms=1.0)
     stacks.frames.append(at(140, "walkers.step()", function="collect", loops=()))
@@ -627,6 +663,50 @@ def test_what_makes_the_input_of_many_steps_is_named_by_its_line_and_not_by_a_sm
     )  # fmt: skip
     found, _ = rare_nodes(stacks, rare, ordinary_ms=70.0)
     assert (found.what, found.site and found.site.line) == ("forward passes", 140)
+
+
+_LAUNCHES_FROM = {"forward": 0.0, "backward": 5000.0, "optimizer": 10_000.0}
+_AHEAD = 20_000.0
+
+
+@pytest.mark.parametrize("place", ["first in the step", "last in the step", "in the forward"])
+def test_extra_work_on_a_gpu_costs_its_time_wherever_it_stands_and_none_of_the_forward_s(
+    place: str,
+) -> None:
+    """20 ms of Python in steps of 33; in the forward they are the model's, and a small extra stays small."""
+    writer, step_us = TraceWriter(), 33_000.0
+    edges = [k * step_us for k in range(8)]
+    writer.steps(edges)
+    in_forward = place == "in the forward"
+    for edge in edges[:-1]:
+        begins = edge + (_AHEAD if place == "first in the step" else 100.0)
+        for phase, at_us in _LAUNCHES_FROM.items():
+            until = begins + at_us + (_AHEAD if in_forward and phase != "forward" else 0.0)
+            longer = _AHEAD if in_forward and phase == "forward" else 0.0
+            writer.row(phase, "user_annotation", until, (2000.0 if phase == "optimizer" else 5000.0) + longer)
+            for i in range(9 if phase == "optimizer" else 24):
+                t = until + 10 + i * 200 + (longer if i >= 12 else 0.0)
+                writer.row("aten::add", "cpu_op", t, 190)
+                writer.launch(t + 20, 10, start=t + 40, length=50)
+    extra_ms = 0.4 if in_forward else 20.0
+    seen = (
+        Seen((FORWARD,), 25 if in_forward else 5, "forward", "optimizer"),
+        Seen((FORWARD,), 0, "forward", "optimizer", begins=True),
+        Seen((BACKWARD,), 5, "backward", "forward"),
+        Seen((BACKWARD,), 0, "backward", "forward", begins=True),
+        Seen((UPDATE,), 2, "optimizer", "backward"),
+        Seen((UPDATE,), 0, "optimizer", "backward", begins=True),
+        Seen((at(30, "tracker.update()"),), extra_ms, "", "optimizer"),
+    )
+    trace = writer.build()
+    found = read(trace, find_steps(trace), true_ms=step_us / 1e3, stacks=stacks_of(seen, steps=7))
+    assert found.what_ifs[WhatIf.HOST_WORK_GONE].saves_ms == pytest.approx(20.5, abs=1.0)
+    (node,) = found.extras
+    assert node.price_ms is not None
+    if in_forward:
+        assert node.price_ms < 2.0
+    else:
+        assert node.price_ms == pytest.approx(20.5, abs=0.5)
 
 
 def test_without_samples_there_is_no_tree() -> None:

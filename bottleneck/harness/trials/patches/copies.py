@@ -297,8 +297,10 @@ def _room() -> int:
 
 def _twin(tensor: torch.Tensor) -> torch.Tensor:
     """Return the same numbers in pinned memory; torch pins no tensor of which several share a place."""
-    places = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return (tensor.contiguous() if places < tensor.numel() else tensor).pin_memory()
+    try:
+        return tensor.pin_memory()
+    except RuntimeError:
+        return tensor.contiguous().pin_memory()
 
 
 def _without_blocking(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
