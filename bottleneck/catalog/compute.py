@@ -367,17 +367,19 @@ def rows_of(x, index):  # in place of x[index]; negative numbers are refused
         id="FX325",
         title="Give no gradients to what is not updated",
         addresses=("BN315",),
-        what_to_change="A backward makes gradients that nobody reads. Name the parameters that it is for, or"
-        " detach() what comes from another model. Turn gradients off for what is never updated: the beginning"
-        " of a model then needs no backward at all. In the backward of a function of your own, return None"
-        " where ctx.needs_input_grad is False, and compute nothing for it.",
+        what_to_change="A backward makes gradients that nobody reads. Leave it out where all of them are"
+        " cleared unread. Name the parameters that it is for, or detach() what comes from another model. Turn"
+        " gradients off for what is never updated: the beginning of a model then needs no backward at all. In"
+        " the backward of a function of your own, return None where ctx.needs_input_grad is False, and compute"
+        " nothing for it.",
         when=seen("gradients.wasted", "==", True, "gradients are computed that nobody uses"),
         what_if=WhatIf.DROPPED_GONE,
         may_break="Nothing, where their gradients are not read: a norm over all gradients becomes smaller."
         " DistributedDataParallel does not allow inputs=.",
         basis="the nodes of the backward that lead to nothing but gradients nobody reads",
         code="""\
-loss.backward(inputs=list(model.parameters()))  # only what it trains
+# Where zero_grad() clears all that a backward has made: leave it out.
+loss.backward(inputs=list(model.parameters()))  # else only what it trains
 # For what is never updated:
 for parameter in encoder.parameters():
     parameter.requires_grad_(False)

@@ -122,7 +122,8 @@ class GradientReads:
     def unread(self, *passes: Pass) -> set[int]:
         """Return the leaves, by id, whose gradients of these passes nobody reads.
 
-        Not where it is so of all of them: then somebody has a way to read that was not seen.
+        Not where it is so of all of them, and nobody has read another gradient of theirs either: then
+        somebody has a way to read that was not seen.
         """
         made: dict[int, set[int]] = defaultdict(set)
         for one in passes:
@@ -130,7 +131,8 @@ class GradientReads:
                 made[leaf].add(number)
         held = self._held()
         found = {leaf for leaf, numbers in made.items() if self._is_unread(self._leaves[leaf], numbers, held)}
-        return found if len(found) < len(made) and not self._inside else set()
+        is_seen = len(found) < len(made) or any(_READ in self._leaves[leaf].events for leaf in found)
+        return found if is_seen and not self._inside else set()
 
     def _is_unread(self, leaf: _Leaf, numbers: Iterable[int], held: set[int]) -> bool:
         fates = {leaf.fate(number, comes_round=self._one_step) for number in numbers}
@@ -167,8 +169,17 @@ class GradientReads:
     def _property(self) -> property:
         original: Any = autograd_private.grad_of_tensor()
 
+        asking = False
+
         def get(tensor: Any) -> Any:
-            value = original.__get__(tensor)
+            nonlocal asking
+            if asking:  # a mode has been asked for it, and asks us again
+                return original.__get__(tensor)
+            asking = True
+            try:
+                value = original.__get__(tensor)
+            finally:
+                asking = False
             # It may have begun before we did, in a step that it begins.
             clears = sys._getframe(1).f_code.co_name == _ZERO_GRAD
             if self.left_out is None:

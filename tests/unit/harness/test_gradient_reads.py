@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from torch_bottleneck.harness.lines.backward_graph import described, nodes_of
 from torch_bottleneck.harness.lines.graph_lines import GraphWatch
@@ -62,24 +65,37 @@ def test_nodes_come_once_each_and_after_all_that_they_lead_to(*, turned: bool) -
     assert all(keys.index(key) < at for at, node in enumerate(found) for key, _ in node.edges)
 
 
-def watched(step: Callable[[], object], *optimizers: torch.optim.Optimizer) -> GraphLines | None:
+class Mode(TorchFunctionMode):
+    """Calls what is called, as one of ours does in the same step."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def watched(
+    step: Callable[[], object], *optimizers: torch.optim.Optimizer, mode: bool = False
+) -> GraphLines | None:
     """Return what is known of one step's graph."""
     step()
     watch = GraphWatch(lambda: optimizers)
     watch.begin()
-    step()
+    with Mode() if mode else contextlib.nullcontext():
+        step()
     assert "grad" in vars(torch.Tensor)
     graph = watch.end()
     assert "grad" not in vars(torch.Tensor)
     return graph
 
 
+@pytest.mark.parametrize("mode", [False, True])
 @pytest.mark.parametrize("set_to_none", [True, False])
-def test_what_another_loss_leaves_is_cleared_before_anybody_reads_it(*, set_to_none: bool) -> None:
-    graph = watched(Pair(set_to_none=set_to_none).step)
+def test_what_another_loss_leaves_is_cleared_before_anybody_reads_it(
+    *, set_to_none: bool, mode: bool
+) -> None:
+    graph = watched(Pair(set_to_none=set_to_none).step, mode=mode)
     assert graph is not None
     assert [(each.tensors, each.unread) for each in graph.unread_by] == [(8, 4), (8, 4)]
-    assert [each.site.function for each in graph.unread_by] == ["step", "step"]
+    assert mode or [each.site.function for each in graph.unread_by] == ["step", "step"]
     shares = list(zip((graph.names[name] for name in graph.node), graph.unread, strict=True))
     # Of the judge's loss all of the other model's nodes, and what the first product makes for them.
     first = [name for name, share in shares if share == 1.0]
@@ -115,6 +131,30 @@ def test_gradients_that_are_added_up_are_read_at_the_end() -> None:
         optimizer.step()
 
     assert watched(step, optimizer) is None
+
+
+@pytest.mark.parametrize("mode", [False, True])
+def test_a_second_backward_whose_gradients_are_cleared_is_all_in_vain(*, mode: bool) -> None:
+    """pymor/pymor#2535: the loss is asked of the closure again, after the step that was given it."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.randn(3, 4)).pow(2).mean()
+        loss.backward()
+        return loss
+
+    def step() -> None:
+        optimizer.step(closure)
+        closure()
+
+    graph = watched(step, optimizer, mode=mode)
+    assert graph is not None
+    assert [(each.tensors, each.unread) for each in graph.unread_by] == [(4, 4)]
+    half = len(graph.unread) // 2
+    assert set(graph.unread[:half]) == {0.0}
+    assert set(graph.unread[half:]) == {1.0}
 
 
 def test_where_all_are_unread_somebody_has_a_way_that_was_not_seen() -> None:
