@@ -1046,8 +1046,9 @@ EXPLAINED: dict[str, str] = {
         "the solver could be one is not seen: their right sides differ."
     ),
     "WW04": (
-        "Two backward passes for each update, and the next zero_grad drops what the second one has made: "
-        "nothing tells gradients that are dropped unread."
+        "Two backward passes for each update, and the next zero_grad clears all that the second one has made; "
+        "where all of a pass is unread, it was left alone. Since mended: FX325 is first, by the closure's "
+        "backward, 15.8 of 20.6 ms; the cure, without the second forward, too, left 14.5 of 22.2."
     ),
     "WW07": (
         "A third of the step goes to page faults of the temporaries that the cure does not make; it was 0.50 "

@@ -115,7 +115,7 @@ def test_the_lines_of_operators_are_those_of_the_first_step(
 
 
 def test_behind_the_counted_steps_come_two_for_other_ways(
-    nothing_compiled: None, own_clock: None, tmp_path: Path
+    nothing_compiled: None, own_clock: None, each_way_takes_half: None, tmp_path: Path
 ) -> None:
     flops, store = FlopStep(), Store(tmp_path / "run")
     a, b = (torch.randn(300, 64, requires_grad=True) for _ in range(2))
