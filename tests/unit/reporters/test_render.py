@@ -37,6 +37,13 @@ def test_a_price_that_is_a_bound_says_so() -> None:
     assert "≤" not in terminal.render(sample())
 
 
+def test_a_bound_of_a_fix_that_is_as_large_makes_no_bound_of_the_cause() -> None:
+    base = sample()
+    ready = next(answer for answer in base.what_ifs if answer.question is WhatIf.INPUT_READY)
+    of_a_fix = msgspec.structs.replace(ready, question=WhatIf.PRODUCTION_CHEAPER, bound=True)
+    assert "≤" not in terminal.render(msgspec.structs.replace(base, what_ifs=(of_a_fix, *base.what_ifs)))
+
+
 def test_the_terminal_report_fits_one_screen() -> None:
     lines = terminal.render(sample()).splitlines()
     assert max(map(len, lines)) <= 80
