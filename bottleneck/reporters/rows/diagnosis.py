@@ -190,7 +190,7 @@ def _is_counted(cause: Cause) -> bool:
 
 
 def is_bound(diagnosis: Diagnosis, cause: Cause) -> bool:
-    """Return whether the replay's answer behind a price is an upper bound: one of the class's own, if any is."""
+    """Return whether the replay's answer behind a price, one of the class's own if any is, is a bound."""
     same = [a for a in diagnosis.what_ifs if abs(a.saves_ms - cause.cost_ms) < _SAME_MS]
     own = [a for a in same if a.question in CLASSES[cause.bottleneck_class].questions]
     return bool(same) and all(answer.bound for answer in own or same)

@@ -1046,7 +1046,7 @@ EXPLAINED: dict[str, str] = {
         "the solver could be one is not seen: their right sides differ."
     ),
     "WW04": (
-        "Two backward passes for each update, and the next zero_grad clears all that the second one has made; "
+        "Two backward passes for each update, and the next zero_grad clears all that the second one makes; "
         "where all of a pass is unread, it was left alone. Since mended: FX325 is first, by the closure's "
         "backward, 15.8 of 20.6 ms; the cure, without the second forward, too, left 14.5 of 22.2."
     ),
