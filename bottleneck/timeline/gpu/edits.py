@@ -110,25 +110,25 @@ def without(
     at = trace.ts_ns[program.row]
     launched = of & calls & (intervals.covered(begin, end, at + 1) > intervals.covered(begin, end, at))
     return Edit(
-        gone=work_within(trace, program, begin, end),
+        gone=program.work * share_within(trace, program, begin, end)[:, None],
         duration=np.where(launched[program.event], 0.0, 1.0),
         drop_at=launched,
     )
 
 
-def work_within(
+def share_within(
     trace: Trace, program: Program, begin: NDArray[np.int64], end: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the host work of each event as far as it is done within some stretches of time, ns.
+    """Return how much of the host work of each event is done within some stretches of time, (n,).
 
-    An event's work is all since the one before, and counts by how much of that time they cover.
+    An event's work is all since the one before: the stretches have what they cover of that time.
     """
     until = np.where(program.row >= 0, trace.end_of(program.row), 0)
     until[program.marks] = program.mark_ns
     until = np.maximum.accumulate(until)
     since = np.concatenate([[program.origin_ns], until[:-1]])
     within = intervals.covered(begin, end, until) - intervals.covered(begin, end, since)
-    return np.asarray(program.work * (within / np.maximum(until - since, 1))[:, None])
+    return np.asarray(within / np.maximum(until - since, 1))
 
 
 def seams_gone(

@@ -45,7 +45,7 @@ from .compute import compiled_work, slowest_backend, trace_compute
 from .context import asked_waits, gpu_context
 from .device_masks import DeviceWork
 from .device_work import kernel_rows, optimizer_seen, read_device_work
-from .edits import gradients_untouched, plans_gone, seams_gone, searches_gone, work_within
+from .edits import gradients_untouched, plans_gone, seams_gone, searches_gone, share_within
 from .line_nodes import LineTeller
 from .narrow import narrow_kernels
 from .offload import kept_on_device
@@ -175,8 +175,8 @@ class GpuReader:
             edit = gradients_untouched(self.trace, self.replay.program, thread=self.steps.thread[1])
             if (told := priced.answers.edits.get(WhatIf.HOST_WORK_GONE)) is not None:
                 # What the host does in the model's forward is no part of any extra work.
-                gone = self._work_in() * (1.0 - told.factors())
-                edit = edit.and_also(replace(told, work={}, gone=gone))
+                gone = self._share_in()[:, None] * (1.0 - told.factors())
+                edit = edit.and_also(replace(told, work={}, gone=gone * self.replay.program.work))
             saves["extra"] = true_ms - priced.asker.step_ms(edit)
             if WhatIf.INPUT_READY in priced.answers.edits and not self.facts.own_input:
                 ready = priced.answers.results.get(WhatIf.INPUT_READY)
@@ -207,7 +207,7 @@ class GpuReader:
 
         @cache
         def host_work(phase: str) -> tuple[NDArray[np.float64], float]:
-            work = self._work_in(phase)
+            work = program.work * self._share_in(phase)[:, None]
             return work, program.per_step_ns(work * self.calibration.base.factors()) / 1e6 * priced.scale
 
         def saves_ms(host_ms: float, phase: str) -> float:
@@ -217,14 +217,14 @@ class GpuReader:
 
         return saves_ms
 
-    def _work_in(self, phase: str = "") -> NDArray[np.float64]:
-        """Return the training thread's work in a phase, or outside of all; ns, as that of the program."""
+    def _share_in(self, phase: str = "") -> NDArray[np.float64]:
+        """Return how much of each event's host work is done in a phase, or outside of all, (n,)."""
         trace, program = self.trace, self.replay.program
         phases = (phase,) if phase else _PHASES
         thread = self.steps.thread[1]
         labels = np.concatenate([trace.rows(Kind.ANNOTATION, named=name, tid=thread) for name in phases])
-        inside = work_within(trace, program, trace.ts_ns[labels], trace.end_of(labels))
-        return inside if phase else program.work - inside
+        inside = share_within(trace, program, trace.ts_ns[labels], trace.end_of(labels))
+        return inside if phase else 1.0 - inside
 
     def _device(self, priced: Priced) -> LineTeller | None:
         """Return who tells for which lines the device works; None where no graph was noted."""
