@@ -45,6 +45,8 @@ class DeviceWork:
     """Those batched matmuls, which write and read the scores."""
     reach: Reach
     """What a compiled model would run."""
+    filled: NDArray[np.float64]
+    """Share of the warp schedulers that a kernel has a warp for; 1 where the trace does not tell."""
     chains: NDArray[np.float64]
     """Factor on duration that fusing its neighbouring memory-bound kernels gives (fusion.py)."""
     relaunched: NDArray[np.float64]

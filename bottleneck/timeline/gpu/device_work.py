@@ -24,7 +24,7 @@ from ..trace.dialect import PROFILER_STEP, Kind
 from ..trace.intervals import before
 from ..trace.kernels import KernelKind, classify
 from ..trace.operators import FILL, NEW_MEMORY
-from ..trace.table import Trace
+from ..trace.table import FULL, NONE, Trace
 from .compiler_reach import read_reach
 from .device_masks import ALIGNED_NUMBERS, DeviceWork
 from .fusion import fuse
@@ -236,6 +236,7 @@ def read_device_work(trace: Trace, program: Program) -> DeviceWork:
         scores=scores,
         score_products=score_products,
         reach=reach,
+        filled=filled_share(trace, program),
         chains=fused.factor,
         relaunched=fused.launches,
         merged=merged,
@@ -254,6 +255,15 @@ def read_device_work(trace: Trace, program: Program) -> DeviceWork:
         recomputed=recomputed(trace, program),
         offloaded=offloaded(trace, program),
     )
+
+
+def filled_share(trace: Trace, program: Program) -> NDArray[np.float64]:
+    """Return the share of the warp schedulers that each activity has a warp for, (m,).
+
+    A kernel with a warp for each counts as full: more of them hide waits, which no trace shows.
+    """
+    filled = trace.filled[program.activity_row]
+    return np.where(filled == NONE, 1.0, np.clip(filled, 1, FULL) / FULL)
 
 
 def optimizer_seen(trace: Trace) -> tuple[str, int]:

@@ -16,7 +16,7 @@ from ..lanes.program import PARTS, Program
 from ..result import NarrowCall
 from ..trace.dialect import Kind
 from ..trace.operators import NODE
-from ..trace.table import FULL, NONE, Trace
+from ..trace.table import NONE, Trace
 from .by_line import Asked
 
 _OF_WORK = [PARTS.index(part) for part in WORK_PARTS]
@@ -31,14 +31,14 @@ class Narrow:
     """Factor on the duration of each activity with the work on all of the device, (m,)."""
 
 
-def narrow_kernels(trace: Trace, program: Program, asked: Asked | None) -> Narrow | None:
+def narrow_kernels(
+    trace: Trace, program: Program, share: NDArray[np.float64], asked: Asked | None
+) -> Narrow | None:
     """Return the kernels of the operator that would gain most from more warps; None where none would.
 
-    A kernel with a warp for each scheduler counts as full: more of them hide waits, which no trace shows. So
-    does one whose work, shared by all, would take no longer than a launch: it is small, not narrow.
+    `share`: of the device that each activity fills. A kernel whose work, shared by all of it, would take no
+    longer than a launch is small, not narrow.
     """
-    filled = trace.filled[program.activity_row]
-    share = np.where(filled == NONE, 1.0, np.maximum(filled, 1) / FULL)
     duration = program.duration
     narrow = (share < 1.0) & np.isin(program.part, _OF_WORK) & (share * duration > program.latency)
     if not narrow.any():

@@ -311,7 +311,7 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             later=later_work(trace, program) if facts.repeats is not None else None,
             ungraded=_ungraded(trace, program, facts),
             costly=_costly(trace, program, asked, facts.costly),
-            narrow=narrow_kernels(trace, program, asked),
+            narrow=narrow_kernels(trace, program, work.filled, asked),
             asked_waits=asked_waits(trace, program),
             searches=searches_gone(trace, program),
             plans=plans_gone(trace, program),

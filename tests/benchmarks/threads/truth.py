@@ -69,6 +69,7 @@ class Thread:
 
 HOST, INPUT, COMPUTE, LAUNCH = "host-bound", "input-bound", "compute-bound", "launch-bound"
 SYNC, ALLOCATOR, COMMUNICATION = "sync-bound", "allocator-thrashing", "communication-bound"
+TRANSFER = "transfer-bound"
 
 THREADS = (
     Thread(

@@ -75,7 +75,8 @@ def device_work(
     m = len(program.event)
     no = np.zeros(m, dtype=bool)
     masks: dict[str, Any] = {field.name: no for field in dataclasses.fields(DeviceWork)}
-    masks |= {"chains": np.ones(m), "relaunched": np.ones(m), "merged_by": np.full(m, -1, dtype=np.int16)}
+    masks |= {"filled": np.ones(m), "chains": np.ones(m)}
+    masks |= {"relaunched": np.ones(m), "merged_by": np.full(m, -1, dtype=np.int16)}
     events = program.kind == EventKind.LAUNCH
     masks["reach"] = Reach(
         events=events,

@@ -10,8 +10,16 @@ import pytest
 
 from torch_bottleneck.ingest import read_trace
 from torch_bottleneck.model.codes import WhatIf
+from torch_bottleneck.model.run import LoopTime, SourceSite
+from torch_bottleneck.timeline.gpu.device_work import filled_share, read_device_work
 from torch_bottleneck.timeline.gpu.narrow import Narrow, narrow_kernels
+from torch_bottleneck.timeline.gpu.questions.circumstances import Circumstances
+from torch_bottleneck.timeline.gpu.questions.dispatch import dispatch_questions
+from torch_bottleneck.timeline.lanes.calibrate import calibrate
 from torch_bottleneck.timeline.lanes.program import build_program
+from torch_bottleneck.timeline.lanes.replay import Replay
+from torch_bottleneck.timeline.steps.facts import Facts
+from torch_bottleneck.timeline.steps.loop_price import LoopPrice
 from torch_bottleneck.timeline.steps.traced import find_steps
 from torch_bottleneck.timeline.trace.table import FULL, NONE, Trace
 
@@ -45,7 +53,7 @@ def found(trace: Trace) -> Narrow | None:
     steps = find_steps(trace)
     program = build_program(trace, steps.edges_ns, main_tid=steps.thread[1])
     assert program is not None
-    return narrow_kernels(trace, program, None)
+    return narrow_kernels(trace, program, filled_share(trace, program), None)
 
 
 def test_a_long_kernel_of_few_blocks_is_named_with_the_share_of_the_device_that_it_keeps_at_work() -> None:
@@ -71,6 +79,26 @@ def test_the_step_is_replayed_with_its_work_on_all_of_the_device() -> None:
     assert answer.bound
     assert answer.saves_ms == pytest.approx(3.6, abs=0.1)
     assert timeline.narrow is not None
+
+
+def test_what_one_round_of_a_loop_leaves_of_the_device_the_others_take() -> None:
+    trace = written(filled=FULL // 10, length=2000.0, other=2000.0)
+    steps = find_steps(trace)
+    program = build_program(trace, steps.edges_ns, main_tid=steps.thread[1])
+    assert program is not None
+    every = {"sampled forward": 100, "sampled between": 100}
+    site = SourceSite(file="train.py", line=3, function="main")
+    loop = LoopPrice(loop=LoopTime(site=site, last_line=7, seen=every, of=every), spent_ms=3.0)
+    questions = dispatch_questions(
+        program,
+        calibrate(Replay(program), None),
+        read_device_work(trace, program),
+        Circumstances(facts=Facts(true_ms=STEP_US / 1000), loop=loop),
+    )
+    (edit,) = (each.edit for each in questions if each.name is WhatIf.LOOP_GONE)
+    launch = 6.0 / 2000.0  # as long as the shortest kernel
+    scan, product, total = np.asarray(edit.duration)[:3].tolist()
+    assert (scan, product, total) == pytest.approx((0.1 * (1 - launch), 1 - launch, 0.0))
 
 
 @pytest.mark.parametrize("unreadable", [[], ["many"]])

@@ -177,9 +177,14 @@ def _of_loop(
     return np.where(lined, its, share), np.full(len(program.kind), share)
 
 
-def _without_launches(program: Program, share: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what is left of each activity, (m,), when a share of it joins another: its work."""
-    return 1.0 - share * np.minimum(1.0, program.shortest_ns / np.maximum(program.duration, 1.0))
+def _without_launches(program: Program, work: DeviceWork, share: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what is left of each activity, (m,), when a share of it joins another: its work.
+
+    That is what it takes longer than the shortest kernel, by the share of the device that it fills: what one
+    round leaves of the device, the others take.
+    """
+    launch = np.minimum(1.0, program.shortest_ns / np.maximum(program.duration, 1.0))
+    return 1.0 - share * (1.0 - (1.0 - launch) * work.filled)
 
 
 def _without_loop(
@@ -220,7 +225,7 @@ def _without_loop(
     share = inner[program.event] + np.where(launched, beside[program.event], 0.0)
     return Edit(
         gone=gone,
-        duration=_without_launches(program, share),
+        duration=_without_launches(program, work, share),
         spacing=1.0 - share,
         drop_at=waits if waits.any() else None,
     )
@@ -233,7 +238,7 @@ def _calls_joined(program: Program, work: DeviceWork, share: float) -> Edit:
     for each in EAGER:
         gone[:, each] = inner * program.work[:, each]
     inside = inner[program.event]
-    return Edit(gone=gone, duration=_without_launches(program, inside), spacing=1.0 - inside)
+    return Edit(gone=gone, duration=_without_launches(program, work, inside), spacing=1.0 - inside)
 
 
 def dispatch_questions(
