@@ -5,9 +5,7 @@ In: nothing. Out: `UNSEEN10`. Of the catalogue only the titles were seen when th
 
 from __future__ import annotations
 
-from truth import ALLOCATOR, COMPUTE, HOST, INPUT, LAUNCH, SYNC, Thread
-
-TRANSFER = "transfer-bound"
+from truth import ALLOCATOR, COMPUTE, HOST, INPUT, LAUNCH, SYNC, TRANSFER, Thread
 
 UNSEEN10 = (
     Thread(

@@ -5,7 +5,7 @@ In: nothing. Out: `UNSEEN14`. Of the catalogue only the titles were seen when th
 
 from __future__ import annotations
 
-from truth import COMPUTE, HOST, INPUT, LAUNCH, SYNC, Thread
+from truth import COMPUTE, HOST, INPUT, LAUNCH, SYNC, TRANSFER, Thread
 
 UNSEEN14 = (
     Thread(
@@ -36,7 +36,7 @@ UNSEEN14 = (
         source="Kaixhin/Rainbow#48 (frames made floats on the host, then copied; cast afterwards: faster)",
         script="unseen14/kart_frames.py",
         machine="G",
-        verdicts=("transfer-bound", HOST, SYNC, INPUT),
+        verdicts=(TRANSFER, HOST, SYNC, INPUT),
         # cure: copy the bytes, make them floats on the device: a quarter of the bytes.
         fixes=("FX509", "FX524"),
         shorter={"STEPS": "70"},
@@ -52,7 +52,7 @@ UNSEEN14 = (
         source="lucidrains/ema-pytorch#5, huggingface/diffusers#7685 (averaged weights kept on the host)",
         script="unseen14/carpet_patterns.py",
         machine="G",
-        verdicts=("transfer-bound", SYNC, HOST),
+        verdicts=(TRANSFER, SYNC, HOST),
         # cure: keep the averaged weights on the device, where the weights are.
         fixes=("FX524", "FX523", "FX504", "FX503"),
         shorter={"STEPS": "80"},
@@ -126,7 +126,7 @@ UNSEEN14 = (
         script="unseen14/harbour_crane.py",
         machine="G",
         verdicts=(COMPUTE,),
-        not_verdicts=(INPUT, "transfer-bound", SYNC),
+        not_verdicts=(INPUT, TRANSFER, SYNC),
         not_fixes=("FX103", "FX104", "FX508", "FX509", "FX523", "FX524", "FX111"),
         shorter={"STEPS": "230"},
     ),
@@ -135,7 +135,7 @@ UNSEEN14 = (
         source="lucidrains/ema-pytorch#5, alphafold3-pytorch#119 (averaged weights kept on the CPU: low use)",
         script="unseen14/quilt_patterns.py",
         machine="G",
-        verdicts=(HOST, SYNC, "transfer-bound"),
+        verdicts=(HOST, SYNC, TRANSFER),
         # cure: the averaged weights live on the device of the model (or are updated every few steps).
         fixes=("FX524", "FX504"),
         shorter={"STEPS": "60"},
@@ -151,7 +151,7 @@ UNSEEN14 = (
         source="pytorch/pytorch#174436, #167880 (activations moved to the host: 44.2 to 29.2 samples/s)",
         script="unseen14/village_voices.py",
         machine="G",
-        verdicts=("transfer-bound", SYNC, HOST),
+        verdicts=(TRANSFER, SYNC, HOST),
         # cure: what backward needs stays on the device, where there is room for it.
         no_entry=True,
         shorter={"STEPS": "120"},

@@ -5,7 +5,7 @@ In: nothing. Out: `UNSEEN16`. Of the catalogue only the titles were seen when th
 
 from __future__ import annotations
 
-from truth import ALLOCATOR, COMPUTE, HOST, INPUT, LAUNCH, SYNC, Thread
+from truth import ALLOCATOR, COMPUTE, HOST, INPUT, LAUNCH, SYNC, TRANSFER, Thread
 
 UNSEEN16 = (
     Thread(
@@ -134,7 +134,7 @@ UNSEEN16 = (
         source="huggingface/trl#1154 (DPO: whole scores to the host for their mean; as long as forward)",
         script="unseen16/bakery_replies.py",
         machine="G",
-        verdicts=(SYNC, "transfer-bound", HOST),
+        verdicts=(SYNC, TRANSFER, HOST),
         # cure: take the mean on the device and bring that one number over.
         fixes=("FX524", "FX509", "FX503", "FX501", "FX502"),
         shorter={"STEPS": "50"},
@@ -193,7 +193,7 @@ UNSEEN16 = (
         source="Kaixhin/Rainbow#74 (replay read and updated one by one; by batch: 45 to 65 it/s; merged)",
         script="unseen16/orchard_drone.py",
         machine="G",
-        verdicts=(HOST, INPUT, LAUNCH, SYNC, "transfer-bound"),
+        verdicts=(HOST, INPUT, LAUNCH, SYNC, TRANSFER),
         # cure: the tree is descended and updated, and the batch gathered and sent, for all samples at once.
         fixes=("FX107", "FX514", "FX112", "FX510"),
         shorter={"STEPS": "160"},

@@ -5,7 +5,7 @@ In: nothing. Out: `UNSEEN17`. Of the catalogue only the titles were seen when th
 
 from __future__ import annotations
 
-from truth import COMPUTE, HOST, INPUT, LAUNCH, SYNC, Thread
+from truth import COMPUTE, HOST, INPUT, LAUNCH, SYNC, TRANSFER, Thread
 
 UNSEEN17 = (
     Thread(
@@ -51,7 +51,7 @@ UNSEEN17 = (
         source="open-mmlab/mmagic#878 (grid of the flow warp made on the host: 145.55 to 0.88 ms; confirmed)",
         script="unseen17/road_frames.py",
         machine="G",
-        verdicts=(SYNC, HOST, "transfer-bound"),
+        verdicts=(SYNC, HOST, TRANSFER),
         # cure: make the grid on the GPU (or once, and keep it).
         fixes=("FX521", "FX524", "FX523", "FX502", "FX509"),
         shorter={"STEPS": "110"},
@@ -196,7 +196,7 @@ UNSEEN17 = (
         source="gbionics/amp-rsl-rl#11 (normaliser in NumPy; in torch: 1.7M to 11.5M/s; merged)",
         script="unseen17/heron_gait.py",
         machine="G",
-        verdicts=(SYNC, HOST, "transfer-bound"),
+        verdicts=(SYNC, HOST, TRANSFER),
         # cure: mean and variance of the batches by torch, where the batches are.
         fixes=("FX524", "FX502", "FX514", "FX504"),
         shorter={"STEPS": "180"},

@@ -7,9 +7,9 @@ Sources say what was measured there.
 
 from __future__ import annotations
 
-from truth import ALLOCATOR, COMMUNICATION, COMPUTE, HOST, INPUT, LAUNCH, SYNC, Thread
+from truth import ALLOCATOR, COMMUNICATION, COMPUTE, HOST, INPUT, LAUNCH, SYNC, TRANSFER, Thread
 
-COMPILE, TRANSFER = "compile-bound", "transfer-bound"
+COMPILE = "compile-bound"
 
 UNSEEN2 = (
     Thread(

@@ -5,7 +5,7 @@ In: nothing. Out: `UNSEEN20`. Of the catalogue only the titles were seen when th
 
 from __future__ import annotations
 
-from truth import COMPUTE, HOST, INPUT, LAUNCH, SYNC, Thread
+from truth import COMPUTE, HOST, INPUT, LAUNCH, SYNC, TRANSFER, Thread
 
 UNSEEN20 = (
     Thread(
@@ -70,7 +70,7 @@ UNSEEN20 = (
         source="Lightning-AI/pytorch-lightning#1566 (batch moved anew per optimizer: 8.53 to 9.25 it/s)",
         script="unseen20/kitchen_tiles.py",
         machine="G",
-        verdicts=("transfer-bound", SYNC, HOST),
+        verdicts=(TRANSFER, SYNC, HOST),
         # cure: the batch goes to the GPU once, not once for each of three optimizers.
         fixes=("FX523", "FX508", "FX103", "FX104", "FX509"),
         shorter={"STEPS": "75"},

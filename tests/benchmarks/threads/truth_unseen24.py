@@ -5,7 +5,7 @@ In: nothing. Out: `UNSEEN24`. Of the catalogue only the titles were seen when th
 
 from __future__ import annotations
 
-from truth import ALLOCATOR, COMPUTE, HOST, INPUT, LAUNCH, SYNC, Thread
+from truth import ALLOCATOR, COMPUTE, HOST, INPUT, LAUNCH, SYNC, TRANSFER, Thread
 
 UNSEEN24 = (
     Thread(
@@ -13,7 +13,7 @@ UNSEEN24 = (
         source="birdnet-team/geomodel#19 (dense target made on the host and copied: 55 % of a step; merged)",
         script="unseen24/meadow_map.py",
         machine="G",
-        verdicts=(INPUT, "transfer-bound", HOST, SYNC),
+        verdicts=(INPUT, TRANSFER, HOST, SYNC),
         # cure: hand over the indices only, and scatter them into the dense target on the device.
         fixes=("FX509", "FX524", "FX107", "FX116", "FX101", "FX111", "FX103", "FX508", "FX514"),
         shorter={"STEPS": "160"},
@@ -43,7 +43,7 @@ UNSEEN24 = (
         source="PrimeIntellect-ai/prime-rl#3552 (merged), vllm-project/vllm-omni#1694 (pinned anew: -19 %)",
         script="unseen24/drama_lines.py",
         machine="G",
-        verdicts=("transfer-bound", SYNC, HOST, ALLOCATOR),
+        verdicts=(TRANSFER, SYNC, HOST, ALLOCATOR),
         # cure: pinned memory made once, and copies into it without waiting for each.
         fixes=("FX103", "FX503", "FX104", "FX207", "FX341", "FX205", "FX508"),
         shorter={"STEPS": "55"},

@@ -5,7 +5,7 @@ In: nothing. Out: `UNSEEN25`. Of the catalogue only the titles were seen when th
 
 from __future__ import annotations
 
-from truth import ALLOCATOR, COMPUTE, HOST, INPUT, LAUNCH, SYNC, Thread
+from truth import ALLOCATOR, COMPUTE, HOST, INPUT, LAUNCH, SYNC, TRANSFER, Thread
 
 UNSEEN25 = (
     Thread(
@@ -77,7 +77,7 @@ UNSEEN25 = (
         " 830 to 126 us each; merged)",
         script="unseen25/letter_drafts.py",
         machine="G",
-        verdicts=(SYNC, LAUNCH, "transfer-bound"),
+        verdicts=(SYNC, LAUNCH, TRANSFER),
         # cure: the index is a buffer on the device, made once.
         fixes=("FX521", "FX523"),
         shorter={"STEPS": "500"},

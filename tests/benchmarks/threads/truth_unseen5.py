@@ -5,9 +5,9 @@ In: nothing. Out: `UNSEEN5`. Their times on the device were not taken when this 
 
 from __future__ import annotations
 
-from truth import COMPUTE, HOST, INPUT, LAUNCH, SYNC, Thread
+from truth import COMPUTE, HOST, INPUT, LAUNCH, SYNC, TRANSFER, Thread
 
-GRAPH_BREAK, TRANSFER = "graph-break-bound", "transfer-bound"
+GRAPH_BREAK = "graph-break-bound"
 
 UNSEEN5 = (
     Thread(

@@ -5,9 +5,7 @@ In: nothing. Out: `UNSEEN7`. Their times on the device were not taken when this 
 
 from __future__ import annotations
 
-from truth import COMPUTE, HOST, INPUT, LAUNCH, SYNC, Thread
-
-TRANSFER = "transfer-bound"
+from truth import COMPUTE, HOST, INPUT, LAUNCH, SYNC, TRANSFER, Thread
 
 UNSEEN7 = (
     Thread(
