@@ -66,6 +66,7 @@ def typical_step(
     *,
     validation: Sequence[bool] | None = None,
     compiled: Sequence[bool] | None = None,
+    collecting_ms: Sequence[float] = (),
 ) -> TypicalStep | None:
     """Summarise a window of steps.
 
@@ -74,6 +75,7 @@ def typical_step(
         validation: steps that contain an evaluation; they are another kind of step.
         compiled: steps that contain a compilation. Two or more are steady state and stay; a single
             one is a late first compilation and goes.
+        collecting_ms: of each step, what Python's garbage collector took: no straggler for that.
 
     Returns:
         The summary, or None when no step is left.
@@ -99,8 +101,12 @@ def typical_step(
     if kept.sum() >= 5:
         centre = float(np.median(x[kept]))
         sigma = MAD_TO_SIGMA * float(np.median(np.abs(x[kept] - centre)))
-        far = kept & (x - centre > max(_FAR * sigma, _FAR_SHARE * centre)) & ~was_compiled
-        if far.sum() == 1:  # two of a kind are a rhythm of the program, and belong to the step
+        excess = x - centre - (collecting_ms if len(collecting_ms) == n else 0.0)
+        far = kept & (excess > max(_FAR * sigma, _FAR_SHARE * centre)) & ~was_compiled
+        if far.any():
+            # Two of a kind are a rhythm of the program, and belong to the step.
+            far &= excess >= float(excess[far].max()) / 2
+        if far.sum() == 1:
             stragglers = tuple(float(t) for t in x[far])
             kept &= ~far
 

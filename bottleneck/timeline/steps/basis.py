@@ -130,7 +130,12 @@ def _kept_ms(times: Sequence[float | None], kept: NDArray[np.bool_]) -> NDArray[
 def _typical(table: StepTable, count: int) -> TypicalStep | None:
     """Summarise the first `count` steps of a table."""
     times, _ = step_times(table)
-    return typical_step(times[:count], validation=table.validation[:count], compiled=table.compiled[:count])
+    return typical_step(
+        times[:count],
+        validation=table.validation[:count],
+        compiled=table.compiled[:count],
+        collecting_ms=table.gc_ms[:count],
+    )
 
 
 def _stretches(run: Run, baseline: Window) -> list[tuple[Stretch, TypicalStep]]:

@@ -102,6 +102,24 @@ def test_the_typical_step_lies_within_the_steps(times):
     assert typical.count >= 1
 
 
+def test_the_longest_step_is_a_straggler_unless_another_is_of_its_kind() -> None:
+    ordinary = [10.0, 10.1, 9.9] * 20
+    alone = typical_step([*ordinary, 6000.0, 40.0, 35.0])
+    assert alone is not None and alone.stragglers == (6000.0,)
+    assert alone.mean_ms == pytest.approx((600.0 + 75.0) / 62)
+    pair = typical_step([*ordinary, 6000.0, 4000.0, 35.0])
+    assert pair is not None and pair.stragglers == ()
+
+
+def test_a_pause_of_the_garbage_collector_is_explained_and_belongs_to_the_step() -> None:
+    times = [10.0, 10.1, 9.9] * 20 + [70.0]
+    collected = typical_step(times, collecting_ms=[0.0] * 60 + [58.0])
+    assert collected is not None and collected.stragglers == ()
+    assert collected.mean_ms == pytest.approx(670.0 / 61)
+    unexplained = typical_step(times, collecting_ms=[0.0] * 60 + [5.0])
+    assert unexplained is not None and unexplained.stragglers == (70.0,)
+
+
 def test_waits_that_recur_belong_to_the_step_and_a_lone_straggler_does_not():
     bursts = [10.0, 10.0, 10.0, 50.0] * 10
     assert typical_step(bursts).mean_ms == pytest.approx(20.0)
