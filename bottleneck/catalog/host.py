@@ -537,12 +537,12 @@ for rows in torch.randperm(512, device=device).split(128):
         title="Compute on the device, not on the host",
         addresses=("BN701", "BN702", "BN601", "BN901"),
         what_to_change="Operators work on tensors of the host in the middle of the step: random numbers, a sort or"
-        " a mask that are drawn, sorted or filled there and copied to the device, or what is copied back for"
-        " them. Make such a tensor with device=device (ones_like and its kin do), and leave what the device has"
-        " made where it is.",
+        " a mask that are drawn, sorted or filled there and copied to the device. Or values of the device are"
+        " copied back, worked on in NumPy or in a Python loop, and sent there again. Make such a tensor with"
+        " device=device (ones_like and its kin do), and leave what the device has made where it is.",
         when=(ON_GPU, if_known("host.on_device_ms")),
         what_if=WhatIf.OPERATORS_ON_DEVICE,
-        basis="the host's operators and the copies around them gone",
+        basis="what the host computes and the copies around it gone",
         may_break="Random numbers of the device are others than those of the host.",
         code="""\
 import torch

@@ -73,7 +73,7 @@ def match(
         if unknown is not None and not _gains_nothing(fix, finding, what_ifs):
             suggestion = _suggest(fix, finding, context, what_ifs, unknown)
             if not finding.call:
-                suggestion = _at_its_place(suggestion, fix, answered)
+                suggestion = _at_its_place(suggestion, fix, answered, _answer(fix, finding, what_ifs))
             suggestion = _of_its_breaks(suggestion, fix, breaks, true_ms)
             chosen[fix.id] = (fix, suggestion, finding.cost_ms or 0.0)
     made: dict[str, tuple[Fix, Suggestion, float]] = {}
@@ -259,13 +259,16 @@ def _suggest(
     )
 
 
-def _at_its_place(suggestion: Suggestion, fix: Fix, answered: Sequence[Finding]) -> Suggestion:
-    """Point to the line of the finding that the fix was made for, whichever finding is the dearest.
+def _at_its_place(
+    suggestion: Suggestion, fix: Fix, answered: Sequence[Finding], answer: WhatIfResult | None
+) -> Suggestion:
+    """Point to the line of the answer, or of the finding that the fix was made for, not of the dearest one.
 
     Cheaper production is about the line that produces, more workers about the loader's constructor.
     """
     sites = {finding.code: finding.sites[0] for finding in answered if finding.sites}
-    first = next((sites[code] for code in fix.addresses if code in sites), None)
+    first = answer.site if answer is not None else None
+    first = first or next((sites[code] for code in fix.addresses if code in sites), None)
     return msgspec.structs.replace(suggestion, site=first) if first is not None else suggestion
 
 

@@ -106,7 +106,10 @@ def by_measurement(
     def with_trial(suggestion: Suggestion, look: CompilerLook | None = None) -> Suggestion:
         if (row := rows.get(suggestion.fix)) is not None:
             measured = _measured(row, tried, dtypes, true_ms, evaluation_ms)
-            suggestion, look = msgspec.structs.replace(suggestion, measured=measured), row.look or look
+            # What found nothing to change may still be right of what its patch does not reach.
+            bound = suggestion.bound or row.idle
+            suggestion = msgspec.structs.replace(suggestion, measured=measured, bound=bound)
+            look = row.look or look
             # The line that a sample or a trace points to is near; where it acted is where it is.
             there = suggestion.site
             if row.sites and (there is None or all(there.short != site.short for site in row.sites)):

@@ -80,6 +80,8 @@ class WhatIfResult(msgspec.Struct, frozen=True, kw_only=True):
     """The call of the user's that takes the time, as written; empty where there is not one."""
     callee: str = ""
     """What that calls in a library, where the gain is its alone."""
+    site: SourceSite | None = None
+    """The line that it is about, where that is not the finding's."""
     step_ms: float
     """Predicted true step time."""
     saves_ms: float

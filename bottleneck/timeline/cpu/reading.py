@@ -22,7 +22,7 @@ from ..lanes.budget import budget_lines
 from ..lanes.by_code import code_tree, extra_nodes, plain_nodes, recorded_in_loss, time_of, without
 from ..lanes.costly import costly_rows
 from ..lanes.graph_nodes import again, idle, joined, nodes_of_graph, wasted
-from ..lanes.labels import Work
+from ..lanes.labels import PHASES, Work
 from ..lanes.questions import EAGER, Question, modes_gone
 from ..lanes.reader import Priced
 from ..lanes.recompute import first_passes, recomputed_ns, recorders, unrecorded
@@ -48,7 +48,7 @@ from .division import TENSOR_WORK, Division, as_measured, calibrate, split, undi
 from .exchanges import exchanges, own_work_of_steps, waits_of
 from .program import cpu_program
 from .questions import Amounts, cpu_questions
-from .segments import PHASES, Segments, read_segments
+from .segments import Segments, read_segments
 from .spans import cpu_spans
 from .steady import steady_ns
 

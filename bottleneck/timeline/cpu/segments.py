@@ -12,14 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..lanes.labels import phase_of
+from ..lanes.labels import PHASES, phase_of
 from ..trace.dialect import Kind
 from ..trace.intervals import within
 from ..trace.operators import OpClass, classify, fills_bucket, is_region, updates_in_place
 from ..trace.table import NONE, Trace
-
-PHASES = ("data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evaluation")
-"""Labels that the harness writes; user labels are phases too when the baseline window has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ from ..views.step import step_view
 from .by_line import NO_LINE, Asked, asked_by
 from .compute import compiled_work, slowest_backend, trace_compute
 from .context import asked_waits, gpu_context
+from .detour import detours
 from .device_masks import DeviceWork
 from .device_work import kernel_rows, optimizer_seen, read_device_work
 from .edits import gradients_untouched, plans_gone, seams_gone, searches_gone, share_within
@@ -311,6 +312,7 @@ def gpu_reader(trace: Trace, steps: Steps, facts: Facts) -> GpuReader | None:
             later=later_work(trace, program) if facts.repeats is not None else None,
             ungraded=_ungraded(trace, program, facts),
             costly=_costly(trace, program, asked, facts.costly),
+            detours=detours(trace, program, asked),
             narrow=narrow_kernels(trace, program, work.filled, asked),
             asked_waits=asked_waits(trace, program),
             searches=searches_gone(trace, program),

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.run import SAMPLED, Run, SourceSite
-from ..lanes.labels import OUTSIDE, PART_OF_WORK, PHASE_OF_WORK, WORK_OF_WAIT, Work
+from ..lanes.labels import OUTSIDE, PART_OF_WORK, PHASE_OF_WORK, PHASES, WORK_OF_WAIT, Work
 from ..lanes.program import EventKind, Program
 from ..result import KIND_OF_PLACE, HostSpan, SpanKind
 from ..steps.loop_lines import SAMPLED_IN, main_site, noted_site
@@ -21,7 +21,7 @@ from ..trace.dialect import Kind
 from ..trace.stacks import UserFrames
 from ..trace.table import Trace
 
-_PHASES = frozenset(("data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evaluation", OUTSIDE))
+_PHASES = frozenset((*PHASES, OUTSIDE))
 _NO_PLACE = (False, "")
 _NOTES_OF_EVENT = {
     EventKind.SYNC: "synchronisation",
@@ -128,7 +128,7 @@ def _places(trace: Trace, program: Program, work: Work) -> dict[tuple[bool, str]
         return {_NO_PLACE: 1.0}
     cells = np.flatnonzero(program.host_work.work == work)
     start, end = program.host_work.edges[cells], program.host_work.edges[cells + 1]
-    notes = trace.rows(Kind.ANNOTATION, named=_PHASES - {OUTSIDE})
+    notes = trace.rows(Kind.ANNOTATION, named=frozenset(PHASES))
     notes = notes[np.argsort(trace.ts_ns[notes], kind="stable")]
     begins = trace.ts_ns[notes]
     around = intervals.innermost(begins, trace.end_of(notes), start)

@@ -106,6 +106,7 @@ class Asker:
                     saves_ms=self.true_ms - step,
                     basis=question.basis,
                     bound=question.bound,
+                    site=question.site,
                 )
         results.update(self._relieved(results, edits))
         return Answers(results=results, edits=edits, after=self._pairs(results, edits))

@@ -126,6 +126,8 @@ _LABELS: tuple[tuple[Work, re.Pattern[str]], ...] = (
     ),
 )
 """The first that fits counts."""
+PHASES = ("data", "h2d", "forward", "backward", "optimizer", "zero_grad", "evaluation")
+"""Labels that the harness writes; user labels are phases too when the baseline window has them."""
 OUTSIDE = "closure"
 """The range of training code that an optimizer's step calls: outside of all phases."""
 PHASE_OF_WORK = {Work.INPUT: "data", Work.OPTIMIZER: "optimizer", Work.ZERO_GRAD: "zero_grad"}

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.codes import Part, QuestionKey, WhatIf
+from ...model.run import SourceSite
 from ...model.words import ms, percent
 from ..steps.facts import Facts
 from ..steps.traced import Steps
@@ -40,6 +41,8 @@ class Question:
     """The answer is kept where the change would cost time: whoever suggests it should know."""
     about: str = ""
     """The call that it is about, where it is asked for each of several."""
+    site: SourceSite | None = None
+    """The line that it is about."""
 
     @property
     def key(self) -> QuestionKey:

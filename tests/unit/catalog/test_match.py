@@ -69,6 +69,14 @@ def test_a_fix_points_to_the_line_of_the_finding_it_was_made_for_and_not_of_the_
     assert alone.site == SITE
 
 
+def test_a_fix_points_to_the_line_of_its_answer_where_that_has_one() -> None:
+    own = SourceSite(file="loss.py", line=9)
+    fix = make("FX001", what_if=WhatIf.INPUT_WORKERS)
+    told = {k: msgspec.structs.replace(v, site=own) for k, v in answer(WhatIf.INPUT_WORKERS, 60.0).items()}
+    (suggestion,) = match([finding("BN101", sites=(SITE,))], {}, told, 100.0, fixes=[fix])
+    assert suggestion.site == own
+
+
 def test_of_two_costly_calls_each_has_its_own_fix_with_its_own_price() -> None:
     calls = {"way:inverse": 40.0, "torch.argmax": 20.0}
     found = [finding("BN321", saves, call=f"`{callee}`", callee=callee) for callee, saves in calls.items()]

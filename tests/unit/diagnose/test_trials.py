@@ -70,6 +70,17 @@ def test_what_was_seen_to_bring_next_to_nothing_comes_after_what_has_no_price() 
     assert order(given, tried(close))[0] == "FX510"
 
 
+def test_what_a_trial_found_nothing_to_change_for_is_a_bound() -> None:
+    given = [suggestion("FX521", 40.0), suggestion("FX524", 35.0, bound=True), suggestion("FX310", 90.0)]
+    idle = TriedFix(fix="FX521", state="not tried", reason="no line copied the same numbers", idle=True)
+    late = TriedFix(fix="FX521", state="not tried", reason="the time for trials was used up")
+    sure = measured("FX310", 1.1)
+    assert order(given, tried(sure, late))[:2] == ["FX521", "FX524"]
+    assert order(given, tried(sure, idle))[:2] == ["FX524", "FX521"]
+    found = {s.fix: s for s in by_measurement(given, tried(sure, idle), None, 100.0)}
+    assert (found["FX521"].bound, found["FX310"].bound) == (True, False)
+
+
 def test_what_trials_do_not_hold_stays_in_the_step() -> None:
     """Of 100 ms 40 are an evaluation every so many steps: twice as fast without it, 70 ms remain."""
     given = [suggestion("FX311", 50.0)]

@@ -262,7 +262,8 @@ def test_a_loop_in_the_model_takes_its_waits_along_where_its_events_are_known() 
     steps = find_steps(trace)
     program = build_program(trace, steps.edges_ns, main_tid=steps.thread[1])
     assert program is not None
-    in_model: Any = SimpleNamespace(reach=SimpleNamespace(model=np.ones(len(program.kind), dtype=bool)))
+    reach = SimpleNamespace(model=np.ones(len(program.kind), dtype=bool))
+    in_model: Any = SimpleNamespace(reach=reach, filled=np.ones(len(program.event)))
     asked = np.arange(len(program.kind)) % 3 == 0
     waits = program.kind == EventKind.SYNC
     assert (waits & asked).any() and (waits & ~asked).any()

@@ -23,7 +23,7 @@ def gpu_questions(
     """Ask everything that takes a device to ask."""
     yield from seam_questions(program, calibration, work)
     yield from copy_questions(program, work, known)
-    yield from operator_questions(program)
+    yield from operator_questions(program, known)
     yield from wait_questions(program, work, known)
     yield from search_questions(known)
     yield from dispatch_questions(program, calibration, work, known)

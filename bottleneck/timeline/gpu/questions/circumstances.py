@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ...result import CostlyCall
     from ...steps.facts import Facts
     from ...steps.loop_price import LoopPrice
+    from ..detour import Detours
     from ..narrow import Narrow
 
 
@@ -50,6 +51,8 @@ class Circumstances:
     """The operators for which there is a cheaper way, and the events of the calls of each, (n,)."""
     asked_waits: NDArray[np.bool_] | None = None
     """Events that wait for the device because the script asks for it (`context.asked_waits`), (n,)."""
+    detours: Detours | None = None
+    """What goes from the device to the host and back; None where nothing does."""
     narrow: Narrow | None = None
     """The operator that keeps little of the device at work for longest; None where none does."""
     searches: Edit | None = None

@@ -6,6 +6,7 @@ In: a `Program`, masks over its activities, the circumstances. Out: `Question`s.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from ...lanes.calibrate import Calibration
 from ...lanes.labels import Work
 from ...lanes.program import PARTS, EventKind, Program
 from ...lanes.questions import Question, without_waits
-from ...lanes.replay import Edit
+from ...lanes.replay import Edit, not_called
 from ..device_masks import DeviceWork
 from ..edits import seams_gone
 from .circumstances import Circumstances
@@ -91,11 +92,12 @@ def _kept(program: Program, known: Circumstances) -> Edit | None:
     return Edit(gone=work, drop_at=gone, duration=np.where(mine, 0.0, 1.0))
 
 
-def operator_questions(program: Program) -> Iterator[Question]:
-    """Operators that compute on the host what the device needs, or of what it has made."""
+def operator_questions(program: Program, known: Circumstances) -> Iterator[Question]:
+    """What operators, NumPy and Python compute on the host that the device needs, or of what it has made."""
     here = (Work.OPERATORS, Work.BATCH_OPERATORS)
     computes = np.asarray(program.work[:, here].sum(axis=1) > 0)
-    if not computes.any():
+    detours = known.detours if not _is_sequential(known) else None
+    if not computes.any() and detours is None:
         return
     # Its input is copied to the host before it, its output to the device after it; each of the two may be a
     # call that copies and one that waits.
@@ -105,12 +107,29 @@ def operator_questions(program: Program) -> Iterator[Question]:
     gone[1:] |= gone[:-1] & next_is_of_it
     gone[:-1] |= gone[1:] & next_is_of_it & waits[:-1]
     copied = gone[program.event] & (program.part == PARTS.index(Part.COPIES))
+    edit = Edit(work=dict.fromkeys(here, 0.0), drop_at=gone, duration=np.where(copied, 0.0, 1.0))
+    if detours is not None:
+        away = not_called(program, detours.events)
+        assert away.gone is not None
+        away.gone[detours.begin] = 0.0  # what the host did before is none of it
+        edit = edit.and_also(replace(away, drop_at=detours.events))
     yield Question(
         WhatIf.OPERATORS_ON_DEVICE,
-        Edit(work=dict.fromkeys(here, 0.0), drop_at=gone, duration=np.where(copied, 0.0, 1.0)),
-        "replay without operators that compute on the host, and without the copies before and after them; "
-        "on the device they take time, too",
+        edit,
+        "replay without what computes on the host, and without the copies before and after it; "
+        "on the device it takes time, too",
+        # What NumPy and Python do at once may take many operators.
+        bound=detours is not None,
+        site=detours.site if detours is not None else None,
     )
+
+
+def _is_sequential(known: Circumstances) -> bool:
+    """Return whether a detour is a loop whose rounds build on one another: many launches on the device."""
+    if known.loop is None or not known.loop.loop.carried or known.detours is None:
+        return False
+    loop, copies = known.loop.loop.site, known.detours.site
+    return copies is None or (loop.file, loop.function) == (copies.file, copies.function)
 
 
 def wait_questions(program: Program, work: DeviceWork, known: Circumstances) -> Iterator[Question]:
