@@ -31,6 +31,7 @@ from ...clocks import perf_counter_ns
 from ...model.run import OperatorLines, RepeatFacts, SourceSite
 from .. import autograd_private, torch_private
 from ..events.replacing import Replacements
+from ..lines.backward_graph import freed_by, numbers_of
 from ..lines.functions import TELLS, Functions, call_from, tensors_of
 from ..lines.operator_lines import OperatorMarks
 from ..lines.sites import is_library, line_of
@@ -92,6 +93,18 @@ class _Call:
 
 
 @dataclass(slots=True)
+class _Seen:
+    """A call of a module."""
+
+    graded: bool
+    """Its output could stand for one that needs gradients."""
+    alike_ns: list[int]
+    """What its like took."""
+    nodes: frozenset[int]
+    """The numbers of those that recorded its outputs."""
+
+
+@dataclass(slots=True)
 class _Computed:
     """A call of a function."""
 
@@ -123,8 +136,7 @@ class RepeatWatch:
         self._on = False
         self._thread = 0
         self._stack: list[_Call] = []
-        self._seen: dict[Hashable, tuple[bool, list[int]]] = {}
-        """Each call, whether its output could stand for one that needs gradients, and what its like took."""
+        self._seen: dict[Hashable, _Seen] = {}
         self._trained: set[Hashable] = set()
         self._tests: defaultdict[Hashable, list[SeenCall]] = defaultdict(list)
         """Outermost calls of modules in this step with gradients, and those without, in whatever mode."""
@@ -249,8 +261,11 @@ class RepeatWatch:
     def _make_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
             self._apart.join()
-            # What was recorded is freed by it.
-            self._seen = {key: (False, ns) for key, (_, ns) in self._seen.items()}
+            # What was recorded is freed by it, but for what stands aside: what a generator made, detached.
+            outputs = tensors_of(args[0] if args else kwargs.get("tensors"))
+            freed = freed_by(outputs) if self._seen else None
+            for seen in self._seen.values():
+                seen.graded &= bool(freed and seen.nodes and seen.nodes.isdisjoint(freed))
             for computed in self._computed.values():
                 computed.graded = False
             return original(*args, **kwargs)
@@ -299,10 +314,9 @@ class RepeatWatch:
 
         def note(call: _Call, ns: int) -> list[SeenCall]:
             known = key is not None and random_state() == call.random
-            if known:
-                self._values.returned(key, output, args, kwargs)
-            if next(tensors_of(output), None) is None:
-                return []  # a size, or a check
+            works = not known or self._values.returned(key, output, args, kwargs)
+            if not works or next(tensors_of(output), None) is None:
+                return []  # a size, a check, a switch
             name = getattr(function, "__name__", "")
             if name in COPYING:
                 later, outside = self.steps > 0, not self._stack
@@ -353,9 +367,10 @@ class RepeatWatch:
         while self._stack and self._stack[-1].depth >= depth:
             self._stack.pop()
 
-    def _after(self, module: torch.nn.Module, args: Any, kwargs: Any, _output: Any) -> None:
+    def _after(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if self._looks():
-            self._over(_depth(), lambda call, ns: self._note_module(call, ns, module, args, kwargs))
+            inputs = args, kwargs
+            self._over(_depth(), lambda call, ns: self._note_module(call, ns, module, inputs, output))
 
     def _over(self, depth: int, note: Callable[[_Call, int], list[SeenCall]]) -> None:
         """A call has ended: let `note` tell which repeated calls it stands for."""
@@ -385,27 +400,27 @@ class RepeatWatch:
             self._looking = False
 
     def _note_module(
-        self, call: _Call, ns: int, module: torch.nn.Module, args: Any, kwargs: Any
+        self, call: _Call, ns: int, module: torch.nn.Module, inputs: tuple[Any, Any], output: Any
     ) -> list[SeenCall]:
         graded = torch.is_grad_enabled()
         if call.untrained and not (self._stack and self._stack[-1].untrained):
             self._untrained_ns += ns
-            needed = any(each.requires_grad for each in tensors_of((args, kwargs)))
+            needed = any(each.requires_grad for each in tensors_of(inputs))
             self._fed_ns += ns if graded and needed else 0
-        key, name = self._values.module_call(module, args, kwargs), type(module).__name__
+        key, name = self._values.module_call(module, *inputs), type(module).__name__
         again = SeenCall(name, ns, graded, user_place(), [ns], later=self.steps > 0)
         if key is not None and not self._stack and self._is_test(again, (key.parameters, key.others)):
             return [again]
         if key is not None and random_state() == call.random:
-            before = self._seen.setdefault(key, (graded, []))
-            before[1].append(ns)
-            if len(before[1]) > 1 and before[0] >= graded:
-                again.alike_ns = before[1]
+            before = self._seen.get(key)
+            if before is not None and before.graded >= graded:
+                before.alike_ns.append(ns)
+                again.alike_ns = before.alike_ns
                 return [again]
-            self._seen[key] = (graded, [ns])
-        inputs = list(tensors_of((args, kwargs)))
-        if graded and inputs and not any(each.requires_grad or not each.dim() for each in inputs):
-            self._apart.note(again, call.start_ns, module, inputs)
+            self._seen[key] = _Seen(graded, [ns], numbers_of(tensors_of(output)))
+        tensors = list(tensors_of(inputs))
+        if graded and tensors and not any(each.requires_grad or not each.dim() for each in tensors):
+            self._apart.note(again, call.start_ns, module, tensors)
         return call.within
 
     def _is_test(self, call: SeenCall, what: Hashable) -> bool:

@@ -93,16 +93,24 @@ class Values:
         own = module.parameters() if parameters is None else parameters
         return ModuleKey(tuple(map(self._number, own)), module.training, given)
 
-    def returned(self, key: Hashable, output: Any, args: Any, kwargs: Any) -> None:
-        """Number what a call has computed, and what it has changed in place."""
+    def returned(self, key: Hashable, output: Any, args: Any, kwargs: Any) -> bool:
+        """Number what a call has computed, and what it has changed in place; not what it only hands back.
+
+        Returns whether it has done either.
+        """
+        as_before: set[int] = set()
         for place, tensor in enumerate(_with_versions((args, kwargs))):
             known = self._known(tensor)
-            if known is not None and known.version != tensor._version:
+            if known is not None and known.version == tensor._version:
+                as_before.add(id(tensor))
+            elif known is not None:
                 base = self._known(tensor._base) if tensor._base is not None else None
                 self.changed |= {known.number, base.number if base is not None else known.number}
                 self._give(tensor, (key, "changed", place))
-        for place, tensor in enumerate(_with_versions(output)):
+        made = [each for each in enumerate(_with_versions(output)) if id(each[1]) not in as_before]
+        for place, tensor in made:
             self._give(tensor, (key, place))
+        return bool(made)
 
     def updated(self, optimizer: Any, *_: Any) -> None:
         """Note that an optimizer has made a step: a fused one counts no version of its parameters."""

@@ -71,6 +71,17 @@ def nodes_of(outputs: Iterable[Any]) -> list[Any]:
     return found
 
 
+def numbers_of(outputs: Iterable[Any]) -> frozenset[int]:
+    """Return the numbers of the nodes at which a backward for these begins."""
+    return frozenset(number for node in roots_of(outputs) if (number := sequence_number(node)) is not None)
+
+
+def freed_by(outputs: Iterable[Any]) -> frozenset[int] | None:
+    """Return the numbers of the nodes that a backward for these frees; None where there are too many."""
+    nodes = nodes_of(outputs)
+    return frozenset(number for node in nodes if (number := sequence_number(node)) is not None) or None
+
+
 def described(nodes: Iterable[Any]) -> list[GraphNode]:
     """Return what is to be known of nodes."""
     return [

@@ -575,9 +575,9 @@ def test_what_a_line_copies_again_to_add_a_little_is_told() -> None:
     assert 0.0 < found.carried_ungraded_share <= 1.0
 
 
-def _twice(model: nn.Module, x: torch.Tensor, between: Callable[[], object]) -> None:
+def _twice(model: nn.Module, x: torch.Tensor, between: Callable[[torch.Tensor], object]) -> None:
     kept = model(x)
-    between()
+    between(kept)
     model(x)
     del kept
 
@@ -612,14 +612,30 @@ def test_a_teacher_of_what_the_student_has_made_has_its_outputs_read() -> None:
 def test_what_has_changed_in_between_is_computed_for_a_reason(change: str) -> None:
     model, x = nn.Linear(8, 2), torch.randn(4, 8)
     between = {
-        "input": lambda: x.add_(1.0),
-        "parameter": lambda: _update(model),
-        "mode": model.eval,
+        "input": lambda _: x.add_(1.0),
+        "parameter": lambda _: _update(model),
+        "mode": lambda _: model.eval(),
         # What it recorded is freed.
-        "backward": lambda: model(torch.ones(1, 8)).sum().backward(),
+        "backward": lambda kept: kept.sum().backward(),
     }[change]
     assert seen(lambda: _twice(model, x, between)).calls == 0
-    assert seen(lambda: _twice(model, x, lambda: None)).calls == 1, "and with nothing changed it is not"
+    assert seen(lambda: _twice(model, x, lambda _: None)).calls == 1, "and with nothing changed it is not"
+
+
+@pytest.mark.parametrize("toggled", [False, True])
+def test_what_a_generator_makes_for_the_critic_can_stand_for_what_it_makes_for_itself(toggled: bool) -> None:
+    generator, critic, z = nn.Linear(4, 8), nn.Linear(8, 1), torch.randn(16, 4)
+
+    def step() -> None:
+        if toggled:
+            generator.requires_grad_(False).requires_grad_(True)
+        critic(generator(z).detach()).sum().backward()
+        critic(generator(z)).sum().backward()
+
+    found = seen(step)
+    assert (found.calls, found.module) == (1, "Linear")
+    (site,) = found.sites
+    assert site.call == "generator()"
 
 
 def test_random_numbers_hidden_states_other_tensors_and_recomputation_are_no_repetition() -> None:
@@ -685,6 +701,29 @@ def once() -> Iterator[Patch]:
     patch.install()
     yield patch
     patch.uninstall()
+
+
+@pytest.mark.parametrize("detached", [True, False])
+def test_what_stands_aside_of_a_backward_is_handed_out_after_it(once: Patch, detached: bool) -> None:
+    generator, critic, z = nn.Linear(4, 8), nn.Linear(8, 1), torch.randn(16, 4)
+    optimizer = torch.optim.SGD(generator.parameters(), lr=0.1)
+
+    def step() -> list[list[float]]:
+        fakes = generator(z)
+        critic(fakes.detach() if detached else fakes).sum().backward()
+        optimizer.zero_grad()
+        critic(generator(z)).sum().backward()
+        assert generator.weight.grad is not None
+        gradient: list[list[float]] = generator.weight.grad.tolist()
+        optimizer.step()
+        return gradient
+
+    taken = [step() for _ in range(3)]
+    assert once.count == (3 if detached else 0), "what was recorded is freed by its own backward"
+    once.uninstall()
+    # The critic is linear, so each step has the same gradient.
+    again = step()
+    assert all(row == pytest.approx(each) for one in taken for row, each in zip(one, again, strict=True))
 
 
 def test_a_product_is_handed_out_again_with_its_gradients(once: Patch) -> None:

@@ -24,6 +24,7 @@ from ... import autograd_private
 from ...events.hooks import goes_to_device
 from ...facts.repeats import given, random_state
 from ...facts.values import ModuleKey, Values
+from ...lines.backward_graph import freed_by, numbers_of
 from ...lines.functions import Functions, call_from, tensors_of
 from ...lines.sites import is_library
 from .base import Patch, Program
@@ -49,6 +50,8 @@ class _Known:
     """Of its values, where it is a function's; nor what the script changes in place later."""
     graded: bool
     """It was recorded for a backward, if it needs one."""
+    nodes: frozenset[int]
+    """The numbers of those that recorded it."""
     is_bare: bool
     """It needs none."""
     asked: int
@@ -93,22 +96,32 @@ class CalledOnce(Patch):
         self._known.clear()
         self._parameters.clear()
 
-    def _forget(self) -> None:
-        """Forget what a backward has freed, and what nobody has asked for since the last one."""
+    def _forget(self, freed: frozenset[int] | None) -> None:
+        """Forget what a backward has freed, and what nobody has asked for since the last one.
+
+        What modules have made stays where it stands aside: a generator's output, where it is detached.
+        """
         if self._passes >= _PASSES:
             self._met.clear()
-        made = self._known.pop(None, {})
-        self._known.clear()
-        self._known[None] = {
-            key: known for key, known in made.items() if known.is_bare and known.asked >= self._passes
-        }
+        for which, its in list(self._known.items()):
+            self._known[which] = {
+                key: known
+                for key, known in its.items()
+                if known.asked >= self._passes
+                and (
+                    known.is_bare
+                    if which is None
+                    else bool(freed and known.nodes and known.nodes.isdisjoint(freed))
+                )
+            }
         self._parameters.clear()
 
     def _make_engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
             if kwargs.get("accumulate_grad"):
-                # It frees what was recorded with the outputs.
-                self._forget()
+                # It frees what was recorded with the outputs. Where no module repeats itself nobody looks.
+                looks = self._passes < _PASSES or any(isinstance(each, int) for each in self._repeating)
+                self._forget(freed_by(outputs) if looks else None)
                 self._passes += 1
             elif len(args) > 1 and self._holds_graphs():
                 # `autograd.grad` would: another one may go through the same outputs.
@@ -228,6 +241,7 @@ class CalledOnce(Patch):
             versions=[each._version for each in tensors],
             numbers=self._values.numbers(output) if which is None else set(),
             graded=torch.is_grad_enabled(),
+            nodes=frozenset() if which is None else numbers_of(tensors),
             is_bare=bare,
             asked=self._passes + 1,
         )
