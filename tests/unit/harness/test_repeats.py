@@ -635,7 +635,9 @@ def test_what_a_generator_makes_for_the_critic_can_stand_for_what_it_makes_for_i
     found = seen(step)
     assert (found.calls, found.module) == (1, "Linear")
     (site,) = found.sites
-    assert site.call == "generator()"
+    assert site.count == 1
+    if sys.version_info >= (3, 11):
+        assert site.call == "generator()"
 
 
 def test_random_numbers_hidden_states_other_tensors_and_recomputation_are_no_repetition() -> None:
