@@ -62,6 +62,8 @@ class RareWork:
     """Half-width of the 95 % interval of `ms`."""
     steps: NDArray[np.bool_]
     """Which steps of the window hold it."""
+    covers: int = 1
+    """Steps that one goes on for."""
     waits_ms: float = 0.0
     """Of `each_ms`: waiting for batches of its own."""
     computes_ms: float = 0.0
@@ -91,7 +93,7 @@ class RareWork:
     @property
     def note(self) -> str:
         """Say how often it comes, how long it takes, and what that is of the step."""
-        held, of = int(self.steps.sum()), len(self.steps)
+        held, of = round(int(self.steps.sum()) / self.covers), len(self.steps)
         where = f"{held} of {of} baseline steps hold" if held else "Some steps after the captures hold"
         each = f"every {self.every:.0f} steps, {ms(self.each_ms)} each{self.divided}"
         return f"{where} {self.what} ({each}): {ms(self.ms)} of the step time."
@@ -152,6 +154,8 @@ def find_rare(
     ordinary = kept & ~validation
     if ordinary.sum() < _FEWEST_ORDINARY:
         return None
+    # A baseline in stretches lacks the steps between them.
+    number = np.asarray(table.index) if len(table.index) == n else np.arange(n)
     usual = float(np.median(times_ms[ordinary]))
     excess = np.where(np.isfinite(times_ms), times_ms - usual, 0.0)
     if validation.any():
@@ -165,8 +169,6 @@ def find_rare(
         chosen = ordinary & (excess > LEAST_TIMES * usual)
         chosen &= outside >= _OUTSIDE_SHARE * excess
         processor = _processor_ms(table, n)
-        # A baseline in stretches lacks the steps between them.
-        number = np.asarray(table.index) if len(table.index) == n else np.arange(n)
         if not _is_the_programs(chosen, excess, processor, ordinary, number):
             return None
     at = np.flatnonzero(chosen)
@@ -179,6 +181,11 @@ def find_rare(
     every = _every(run, at, what=what, longer_than_ms=usual + each / _ALIKE)
     if every is None:
         return None
+    covered = chosen
+    if what == EVALUATION:
+        # It may begin behind the update, in the step before the one in which its batches are fetched.
+        covered = _with_neighbours(chosen, as_long, number)
+        each = float(excess[covered].sum()) / len(at)
     if len(at) >= _FEWEST:
         error = 1.96 * float(excess[at].std(ddof=1)) / math.sqrt(len(at))
     else:
@@ -194,13 +201,22 @@ def find_rare(
         each_ms=each,
         every=every,
         error_ms=error / every,
-        steps=chosen,
+        steps=covered,
+        covers=round(int(covered.sum()) / len(at)),
         waits_ms=waits,
         computes_ms=computes,
         collects_ms=collects,
         site=_evaluation_site(run) if what == EVALUATION else None,
         ungraded=what == EVALUATION,
     )
+
+
+def _with_neighbours(
+    chosen: NDArray[np.bool_], as_long: NDArray[np.bool_], number: NDArray[np.intp]
+) -> NDArray[np.bool_]:
+    """Return the chosen steps with those that are as long right before them."""
+    before = np.append(chosen[1:] & (np.diff(number) == 1), False)
+    return chosen | (before & as_long)
 
 
 def _evaluation_site(run: Run) -> SourceSite | None:
@@ -282,12 +298,12 @@ def _is_the_programs(
 
 def _holds(steps: Steps, rare: RareWork) -> NDArray[np.bool_]:
     length = (steps.end_ns - steps.start_ns) / 1e6
-    return np.asarray(length > float(np.median(length)) + rare.each_ms / _ALIKE)
+    return np.asarray(length > float(np.median(length)) + rare.each_ms / rare.covers / _ALIKE)
 
 
 def as_often_as_traced_ms(steps: Steps, rare: RareWork, *, first: int) -> float:
     """Return the rare work's price per step if as many steps hold it as were traced with it, from `first`."""
-    return rare.each_ms * float(_holds(steps, rare)[first:].mean())
+    return rare.each_ms / rare.covers * float(_holds(steps, rare)[first:].mean())
 
 
 def ordinary_steps(steps: Steps, rare: RareWork) -> Steps:

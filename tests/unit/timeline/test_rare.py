@@ -96,6 +96,17 @@ def test_an_evaluation_is_divided_like_the_step():
     assert undivided.divided == ""
 
 
+def test_what_begins_behind_the_update_and_ends_with_the_next_step_is_one():
+    """Histograms of all weights, then an evaluation, whose loader begins the next step."""
+    wall = [w + (35.0 if i % 20 == 18 else 0.0) for i, w in enumerate(every(20, 40.0))]
+    basis = find_basis(run_of(wall, evaluated=[19, 39]), None, given_ms=None)
+    assert basis.rare is not None
+    assert (basis.rare.covers, np.flatnonzero(basis.rare.steps).tolist()) == (2, [18, 19, 38, 39])
+    assert basis.rare.each_ms == pytest.approx(75.0, rel=0.01)
+    assert basis.summary.true_ms == pytest.approx(float(np.mean(wall)), rel=0.01)
+    assert "2 of 40 baseline steps hold evaluation (every 20 steps, 75" in basis.rare.note
+
+
 def test_a_single_evaluation_is_left_out_and_its_time_told():
     basis = find_basis(run_of(every(40, 40.0), evaluated=[39]), None, given_ms=None)
     assert basis.rare is None
