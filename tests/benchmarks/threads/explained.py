@@ -1075,4 +1075,53 @@ EXPLAINED: dict[str, str] = {
         "The mask's copy from pageable memory is the wait, at its line; transfer-bound was not among the "
         "classes that the author was given. FX524 was third, 22.2 of 29.3 ms; the cure left 19.9 of 28.4."
     ),
+    "XX04": (
+        "The reads, the loop in Python and the stores of single numbers are one detour over the host; only "
+        "the waits had a price, and FX521 took the numbers for constants. Since mended: FX524 is first, "
+        "at best 22.8 of 49.6 ms; the cure left 22.2 of 58.2."
+    ),
+    "YY01": (
+        "Nothing looks for values that no one uses: the layers behind the one that is read, and their "
+        "outputs. The frozen model has its line and its price."
+    ),
+    "YY02": (
+        "The steps under the tool took 33 ms, alone 25: the machine varied. Without any of `load_wave()` is "
+        "more than the cure saves, which still adds the noise."
+    ),
+    "YY03": (
+        "Parameters whose `requires_grad` was switched in between counted as others, and the critic's "
+        "backward as one through the generator. Since mended: FX326 is first, 20.2 of 32.9 ms, measured "
+        "1.20x; the cure left 24.6 of 34.6."
+    ),
+    "YY04": "A bound, and it holds: the line is gone, and making one array of the list takes time, too.",
+    "YY05": (
+        "Page faults of temporaries, 18 % of the step, were as much as dispatch, and said with low "
+        "confidence. The loop's price is without its dispatch; its operators on single rows stay in it."
+    ),
+    "YY07": "The price is without any decompression; the cure's cache holds a part of the rows.",
+    "ZZ01": (
+        "The cure is two: workers, and zeros made on the device. Scored by the workers alone, 45.2 ms; "
+        "FX524 stands third, 52.5."
+    ),
+    "ZZ02": (
+        "The loop is priced by its kernels and their dispatch: 10.4 of 39.4 ms at best, where the cure "
+        "left 6.5 of 49.1. What autograd does for each node before its backward begins stays."
+    ),
+    "ZZ03": (
+        "The look-ups are priced as the batch's; that the same tables are kept up to date behind the "
+        "update is a suggestion of its own, 10.6 ms, and gone with the cure, too."
+    ),
+    "ZZ04": (
+        "Its trial measured 5.15x, where scripts alone gave 4.17x: with the anomalies looked for, steps "
+        "took 116 ms in the process and 98 alone."
+    ),
+    "ZZ05": (
+        "Scored by FX502, of which only the waits have a price. FX510, the first, had 11.0 of 24.2 ms for "
+        "one of two loops; the cure mends both and left 10.8 of 29.1."
+    ),
+    "ZZ06": (
+        "Work in NumPy between a read and a copy back had the price of its Python and no entry of its own. "
+        "Since mended: FX524 is second, at best; operators on the device take time, too."
+    ),
+    "ZZ07": "Masks that come out the same were priced; the sorts that make them differ by step were not.",
 }
