@@ -24,6 +24,9 @@ _ARRAY_WEIGHT = 0.8
 for plain numbers (204,800 values, torch 2.13)."""
 _LOOP_WEIGHT = 0.8
 """Four of the five loops that were rewritten gave this share of their bound and more (reports/trials.md)."""
+_DETOUR_WEIGHT = 0.8
+"""Two that were rewritten for the device gave 0.84 of their bound and all of it (reports/threads-unseen50-gpu.md,
+ZZ06, and threads-unseen48-gpu.md, XX04)."""
 
 _FOR_SIZES = given("sync.waits_for", "==", "sizes", "most waits are for the size of a result")
 _FOR_COPIES = given("sync.waits_for", "==", "copies", "most waits are for copies of what the host has made")
@@ -542,6 +545,7 @@ for rows in torch.randperm(512, device=device).split(128):
         " device=device (ones_like and its kin do), and leave what the device has made where it is.",
         when=(ON_GPU, if_known("host.on_device_ms")),
         what_if=WhatIf.OPERATORS_ON_DEVICE,
+        bound_weight=_DETOUR_WEIGHT,
         basis="what the host computes and the copies around it gone",
         may_break="Random numbers of the device are others than those of the host.",
         code="""\

@@ -86,6 +86,8 @@ class RunFolder:
             if str(outcome.exception).startswith("ModuleNotFoundError"):
                 text += f" The script runs in bottleneck's own interpreter: {sys.executable}"
             return text
+        if outcome.how == "killed" and outcome.notes:
+            return f"{outcome.notes[0]}."
         if outcome.exception:
             return f"the script ended with exit code {outcome.exit_code} ({outcome.exception})."
         return f"the script ended with exit code {returncode}."

@@ -90,6 +90,23 @@ def test_a_script_that_fails_before_training_shows_python_s_error_and_ours(
     assert "torch_bottleneck" not in got.err
 
 
+def test_a_script_that_is_terminated_before_its_first_step_is_told_with_the_line_it_was_at(
+    tmp_path: Path,
+) -> None:
+    source = (
+        "import os, signal, time, torch\n"
+        "def prepare():\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    time.sleep(60)\n"
+        "prepare()\n"
+    )
+    write(tmp_path / "train.py", source, after_training=False)
+    got = diagnose(tmp_path, "train.py")
+    assert got.code == 4
+    assert "the script was terminated (SIGTERM), at train.py:" in got.err
+    assert "(prepare).\n" in got.err and "nothing was measured" in got.err
+
+
 @pytest.mark.parametrize(
     "source", ["print('no torch here')", "import torch\ntorch.randn(3).sum()", "import sys; sys.exit(0)"]
 )

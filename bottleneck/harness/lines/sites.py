@@ -107,7 +107,11 @@ def names_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
 
 def user_site(skip: int = 2) -> SourceSite | None:
     """Return the user's line that is running, or None; about 1 us."""
-    frame = user_frame(skip)
+    return site_of_frame(user_frame(skip))
+
+
+def site_of_frame(frame: FrameType | None) -> SourceSite | None:
+    """Return the line at which a frame is; None of none."""
     if frame is None:
         return None
     code = frame.f_code

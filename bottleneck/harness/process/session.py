@@ -23,6 +23,7 @@ from ...runs.plan import beginning_run
 from ...runs.store import Store, reason_of
 from ...runs.tasks import certain_task, this_task
 from ..imports import ImportWatch
+from ..lines.sites import site_of_frame, user_frame_of
 from ..signals import HeldSignal, call_later
 from ..trials.trial import TrialRun
 from .dropped import Dropped
@@ -230,9 +231,11 @@ class Session:
                 self.store.update(launched=True, local_rank=task.local_rank)
             self.progress.speak_for(rank)
 
-    def _on_sigterm(self, _signum: int, _frame: FrameType | None) -> None:
+    def _on_sigterm(self, _signum: int, frame: FrameType | None) -> None:
         if not self.stopper.under_way:
-            self.note("the script was terminated (SIGTERM)")
+            site = site_of_frame(user_frame_of(frame))
+            at = f", at {site.short} ({site.function})" if site is not None else ""
+            self.note(f"the script was terminated (SIGTERM){at}")
             raise SystemExit(TERMINATED)
 
     def _again(self, error: BaseException) -> Callable[[], None] | None:
