@@ -84,6 +84,12 @@ def has_gradient_hooks(tensor: Any) -> bool:
     )
 
 
+def next_number() -> int | None:
+    """Return the number of the node that this thread records next; None where torch does not tell."""
+    ask = getattr(torch._C._autograd, "_get_sequence_nr", None)
+    return int(ask()) if ask is not None else None
+
+
 def note_stacks(*, on: bool) -> bool:
     """Have autograd note the Python stack with each node that it records, or end that.
 

@@ -31,7 +31,7 @@ from ...clocks import perf_counter_ns
 from ...model.run import OperatorLines, RepeatFacts, SourceSite
 from .. import autograd_private, torch_private
 from ..events.replacing import Replacements
-from ..lines.backward_graph import freed_by, numbers_of
+from ..lines.backward_graph import freed_by, roots_of
 from ..lines.functions import TELLS, Functions, call_from, tensors_of
 from ..lines.operator_lines import OperatorMarks
 from ..lines.sites import is_library, line_of
@@ -88,6 +88,8 @@ class _Call:
     trains: bool
     """The mode of the module, or of the one around a function."""
     of_module: bool
+    first: int | None
+    """The sequence number of the next node that is recorded; None where torch does not tell."""
     within: list[SeenCall] = field(default_factory=list)
     """Repeated calls inside it."""
 
@@ -100,8 +102,10 @@ class _Seen:
     """Its output could stand for one that needs gradients."""
     alike_ns: list[int]
     """What its like took."""
-    nodes: frozenset[int]
-    """The numbers of those that recorded its outputs."""
+    needs: tuple[bool, ...]
+    """Which of the parameters need a gradient; none without gradients."""
+    recorded: range | None
+    """The numbers of the nodes of its backward; None where they are not known, or begin before it."""
 
 
 @dataclass(slots=True)
@@ -265,7 +269,7 @@ class RepeatWatch:
             outputs = tensors_of(args[0] if args else kwargs.get("tensors"))
             freed = freed_by(outputs) if self._seen else None
             for seen in self._seen.values():
-                seen.graded &= bool(freed and seen.nodes and seen.nodes.isdisjoint(freed))
+                seen.graded &= bool(freed and seen.recorded) and not any(k in seen.recorded for k in freed)
             for computed in self._computed.values():
                 computed.graded = False
             return original(*args, **kwargs)
@@ -354,8 +358,18 @@ class RepeatWatch:
             trains = module.training if module is not None else outer
             start_ns = perf_counter_ns()
             self._looked_ns += start_ns - since_ns
-            call = _Call(depth, random, start_ns, self._looked_ns, untrained, trains, module is not None)
-            self._stack.append(call)
+            self._stack.append(
+                _Call(
+                    depth=depth,
+                    random=random,
+                    start_ns=start_ns,
+                    looked_ns=self._looked_ns,
+                    untrained=untrained,
+                    trains=trains,
+                    of_module=module is not None,
+                    first=autograd_private.next_number(),
+                )
+            )
         except Exception:  # a stream that is being captured may not be waited for
             self._on = False
         finally:
@@ -367,10 +381,10 @@ class RepeatWatch:
         while self._stack and self._stack[-1].depth >= depth:
             self._stack.pop()
 
-    def _after(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _after(self, module: torch.nn.Module, args: Any, kwargs: Any, _output: Any) -> None:
         if self._looks():
             inputs = args, kwargs
-            self._over(_depth(), lambda call, ns: self._note_module(call, ns, module, inputs, output))
+            self._over(_depth(), lambda call, ns: self._note_module(call, ns, module, inputs))
 
     def _over(self, depth: int, note: Callable[[_Call, int], list[SeenCall]]) -> None:
         """A call has ended: let `note` tell which repeated calls it stands for."""
@@ -400,7 +414,7 @@ class RepeatWatch:
             self._looking = False
 
     def _note_module(
-        self, call: _Call, ns: int, module: torch.nn.Module, inputs: tuple[Any, Any], output: Any
+        self, call: _Call, ns: int, module: torch.nn.Module, inputs: tuple[Any, Any]
     ) -> list[SeenCall]:
         graded = torch.is_grad_enabled()
         if call.untrained and not (self._stack and self._stack[-1].untrained):
@@ -412,12 +426,17 @@ class RepeatWatch:
         if key is not None and not self._stack and self._is_test(again, (key.parameters, key.others)):
             return [again]
         if key is not None and random_state() == call.random:
+            needs = tuple(each.requires_grad for each in module.parameters()) if graded else ()
+            wants = graded and (any(needs) or any(each.requires_grad for each in tensors_of(inputs)))
             before = self._seen.get(key)
-            if before is not None and before.graded >= graded:
+            if before is not None and (not wants or (before.graded and before.needs == needs)):
                 before.alike_ns.append(ns)
                 again.alike_ns = before.alike_ns
                 return [again]
-            self._seen[key] = _Seen(graded, [ns], numbers_of(tensors_of(output)))
+            recorded = None
+            if call.first is not None and not roots_of(tensors_of(inputs)):
+                recorded = range(call.first, autograd_private.next_number() or 0)
+            self._seen[key] = _Seen(graded, [ns], needs, recorded)
         tensors = list(tensors_of(inputs))
         if graded and tensors and not any(each.requires_grad or not each.dim() for each in tensors):
             self._apart.note(again, call.start_ns, module, tensors)

@@ -39,7 +39,7 @@ def _with_versions(value: Any) -> Iterator[torch.Tensor]:
 
 
 class ModuleKey(NamedTuple):
-    """What a call of a module depends on."""
+    """What a call of a module depends on; which of its parameters need a gradient is another question."""
 
     parameters: tuple[int, ...]
     """The numbers of their values."""
@@ -137,6 +137,7 @@ class Values:
                 raise LookupError
             yield torch.Tensor
             yield self._number(value)
+            yield value.requires_grad
         elif isinstance(value, (list, tuple)):
             yield type(value)
             yield len(value)

@@ -71,15 +71,14 @@ def nodes_of(outputs: Iterable[Any]) -> list[Any]:
     return found
 
 
-def numbers_of(outputs: Iterable[Any]) -> frozenset[int]:
-    """Return the numbers of the nodes at which a backward for these begins."""
-    return frozenset(number for node in roots_of(outputs) if (number := sequence_number(node)) is not None)
+def numbers_of(nodes: Iterable[Any]) -> frozenset[int]:
+    """Return the sequence numbers of these nodes, but of those that add up gradients."""
+    return frozenset(number for node in nodes if (number := sequence_number(node)) is not None)
 
 
 def freed_by(outputs: Iterable[Any]) -> frozenset[int] | None:
-    """Return the numbers of the nodes that a backward for these frees; None where there are too many."""
-    nodes = nodes_of(outputs)
-    return frozenset(number for node in nodes if (number := sequence_number(node)) is not None) or None
+    """Return the numbers of the nodes that a backward for these frees; None where nothing is known."""
+    return numbers_of(nodes_of(outputs)) or None
 
 
 def described(nodes: Iterable[Any]) -> list[GraphNode]:

@@ -1,8 +1,8 @@
 """What is made again from the same is handed out again: by modules, by functions, by copies of constants.
 
 In: calls of modules and of torch's functions; copies to the device. Out: the same outputs, computed once
-between two backward passes, and once at all where no gradient is recorded for them; the same constants, made
-once. Which of them repeat themselves shows in the first passes;
+between two backward passes that go through them, and once at all where no gradient is recorded for them; the
+same constants, made once. Which of them repeat themselves shows in the first passes;
 the others then run as they are.
 """
 
@@ -21,10 +21,11 @@ import torch
 from torch.optim import optimizer as optim_module
 
 from ... import autograd_private
+from ...autograd_private import has_gradient_hooks
 from ...events.hooks import goes_to_device
 from ...facts.repeats import given, random_state
 from ...facts.values import ModuleKey, Values
-from ...lines.backward_graph import freed_by, numbers_of
+from ...lines.backward_graph import freed_by, numbers_of, roots_of
 from ...lines.functions import Functions, call_from, tensors_of
 from ...lines.sites import is_library
 from .base import Patch, Program
@@ -50,16 +51,25 @@ class _Known:
     """Of its values, where it is a function's; nor what the script changes in place later."""
     graded: bool
     """It was recorded for a backward, if it needs one."""
-    nodes: frozenset[int]
-    """The numbers of those that recorded it."""
     is_bare: bool
     """It needs none."""
+    made: int
+    """The pass in which it was made."""
     asked: int
-    """The pass in which it was made, or asked for last."""
+    """The same, or that in which it was asked for last."""
+    needs: tuple[bool, ...] = ()
+    """Of a module's: which parameters needed a gradient."""
+    roots: frozenset[int] = frozenset()
+    """The numbers of the nodes at which its backward begins."""
 
     @property
     def is_as_returned(self) -> bool:
-        return [each._version for each in tensors_of(self.output)] == self.versions
+        tensors = list(tensors_of(self.output))
+        if any(has_gradient_hooks(each) or each.retains_grad for each in tensors):
+            return False  # for its first use alone
+        if numbers_of(roots_of(tensors)) != self.roots:
+            return False  # cut off in place
+        return [each._version for each in tensors] == self.versions
 
 
 def _is_plain(output: Any) -> bool:
@@ -84,43 +94,70 @@ class CalledOnce(Patch):
         self._repeating: set[Hashable] = set()
         self._met: dict[Hashable, Hashable] = {}
         """By what a call depends on: who made it first."""
-        self._passes = self._inside = 0
-        self._looking = False
+        self._passes = self._rounds = self._inside = 0
+        self._stepped: set[int] = set()
+        """Optimizers that have updated in this round, in which each does."""
+        self._optimizers = 0
+        self._looking = self._went_past = False
+        """Busy with looking; something was handed out behind a backward that went past it."""
         self._values, self._functions = Values(), Functions(self._see)
         self.replaced.put(torch.nn.Module, "__call__", self._make_call)
-        self.replaced.hook(optim_module.register_optimizer_step_post_hook(self._values.updated))
+        self.replaced.hook(optim_module.register_optimizer_step_post_hook(self._updated))
         self.put_at_backward(self._make_engine)
+
+    def put_in(self, program: Program) -> None:
+        super().put_in(program)
+        self._optimizers = len(program.optimizers)
 
     def uninstall(self) -> None:
         super().uninstall()
         self._known.clear()
         self._parameters.clear()
 
+    def _updated(self, optimizer: Any, *args: Any) -> None:
+        self._values.updated(optimizer, *args)
+        self._stepped.add(id(optimizer))
+        if len(self._stepped) >= self._optimizers:
+            # What comes in the next step may be made of what no key tells: buffers, a weight's `.data`.
+            self._stepped.clear()
+            self._rounds += 1
+            self._known = defaultdict(dict, {None: self._known[None]})
+
+    @property
+    def _is_new(self) -> bool:
+        """It is still looked for what repeats itself: a step of several models has several passes."""
+        return (self._rounds if self._optimizers else self._passes) < _PASSES
+
     def _forget(self, freed: frozenset[int] | None) -> None:
         """Forget what a backward has freed, and what nobody has asked for since the last one.
 
-        What modules have made stays where it stands aside: a generator's output, where it is detached.
+        What modules have made stays, until the optimizers have updated, where it stands aside: a generator's
+        output, where it is detached.
         """
-        if self._passes >= _PASSES:
+        if not self._is_new:
             self._met.clear()
-        for which, its in list(self._known.items()):
-            self._known[which] = {
-                key: known
-                for key, known in its.items()
-                if known.asked >= self._passes
-                and (
-                    known.is_bare
-                    if which is None
-                    else bool(freed and known.nodes and known.nodes.isdisjoint(freed))
-                )
-            }
+
+        def stays(known: _Known) -> bool:
+            behind = freed_by(tensors_of(known.output)) if freed else None
+            return bool(freed and behind) and freed.isdisjoint(behind)
+
+        made = self._known.pop(None, {})
+        modules = {
+            which: kept
+            for which, its in self._known.items()
+            if (kept := {key: known for key, known in its.items() if stays(known)})
+        }
+        functions = {
+            key: known for key, known in made.items() if known.is_bare and known.asked >= self._passes
+        }
+        self._known = defaultdict(dict, {**modules, None: functions})
         self._parameters.clear()
 
     def _make_engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
             if kwargs.get("accumulate_grad"):
-                # It frees what was recorded with the outputs. Where no module repeats itself nobody looks.
-                looks = self._passes < _PASSES or any(isinstance(each, int) for each in self._repeating)
+                # It frees what was recorded with the outputs; to look what that is takes time.
+                looks = self._optimizers and (self._is_new or self._went_past) and self._holds_graphs()
                 self._forget(freed_by(outputs) if looks else None)
                 self._passes += 1
             elif len(args) > 1 and self._holds_graphs():
@@ -137,21 +174,27 @@ class CalledOnce(Patch):
                 if not self._looks_at(id(module)):
                     return original(module, *args, **kwargs)
                 key = self._key_of(module, args, kwargs)
-                known = self._answer(id(module), id(module), key)
+                graded = torch.is_grad_enabled()
+                needs = self._needs(module) if graded and key is not None else ()
+                wants = graded and (
+                    any(needs) or any(each.requires_grad for each in tensors_of((args, kwargs)))
+                )
+                known = self._answer(id(module), id(module), key, wants=wants, needs=needs)
                 if known is not None:
                     return known
-                random, graded = self._random_state(), torch.is_grad_enabled()
+                random = self._random_state()
                 output = original(module, *args, **kwargs)
                 if key is not None and _is_plain(output) and self._random_state() == random:
                     self._drop_outdated(id(module), key)
-                    self._keep(id(module), key, output, place=id(module), needed=not graded)
+                    kept = self._keep(id(module), key, output, place=id(module), needed=not graded)
+                    kept.needs = needs
                 return output
             finally:
                 self._inside -= 1
 
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - stands in for it
             # Most scripts compute nothing again, and each function would be looked at for nothing.
-            known = self._passes >= _PASSES and not any(isinstance(each, tuple) for each in self._repeating)
+            known = not self._is_new and not any(isinstance(each, tuple) for each in self._repeating)
             if self._inside or known or _is_compiling():
                 return call(module, args, kwargs)
             with self._functions:
@@ -167,7 +210,7 @@ class CalledOnce(Patch):
         if key is not None:
             # Without gradients nothing shows which values would need one.
             key = (torch.is_grad_enabled(), key)
-            if self._passes < _PASSES:
+            if self._is_new:
                 # Who changes in place what others go on from has to be known, too.
                 self._repeating |= {which, self._met[key]} if key in self._met else set()
                 self._met.setdefault(key, which)
@@ -201,19 +244,36 @@ class CalledOnce(Patch):
             self._looking = False
 
     def _looks_at(self, which: Hashable) -> bool:
-        wanted = self._passes < _PASSES or which in self._repeating
+        wanted = self._is_new or which in self._repeating
         return wanted and not _is_compiling() and not autograd_private.in_backward()
 
-    def _answer(self, which: int | None, place: Hashable, key: Hashable | None) -> Any:
-        """Return what an earlier call has computed; None where none has, or not what this one needs."""
-        graded = torch.is_grad_enabled()
+    def _needs(self, module: torch.nn.Module) -> tuple[bool, ...]:
+        return tuple(each.requires_grad for each in self._parameters[id(module)][1])
+
+    def _answer(
+        self,
+        which: int | None,
+        place: Hashable,
+        key: Hashable | None,
+        *,
+        wants: bool | None = None,
+        needs: tuple[bool, ...] = (),
+    ) -> Any:
+        """Return what an earlier call has computed; None where none has, or not what this one needs.
+
+        Of a module `wants` says whether its output needs gradients, and `needs` which parameters do.
+        """
+        graded = torch.is_grad_enabled() if wants is None else wants
         known = self._known[which].get(key) if key is not None else None
         if known is None or not known.is_as_returned or not (known.is_bare or known.graded >= graded):
+            return None
+        if wants and known.needs != needs:
             return None
         if which is None and (not self._passes or known.numbers & self._values.changed):
             return None
         known.asked = self._passes + 1
         self._repeating |= {place, known.place}
+        self._went_past |= which is not None and known.made <= self._passes
         self.acted_here()
         if known.is_bare or known.graded == graded:
             return known.output
@@ -231,20 +291,22 @@ class CalledOnce(Patch):
         *,
         place: Hashable,
         needed: bool,
-    ) -> None:
+    ) -> _Known:
         """Keep an output; `needed`: with gradients on it may need one, which it does not now."""
         tensors = list(tensors_of(output))
         bare = not needed and not any(each.requires_grad for each in tensors)
-        self._known[which][key] = _Known(
+        kept = self._known[which][key] = _Known(
             place=place,
             output=output,
             versions=[each._version for each in tensors],
             numbers=self._values.numbers(output) if which is None else set(),
             graded=torch.is_grad_enabled(),
-            nodes=frozenset() if which is None else numbers_of(tensors),
             is_bare=bare,
+            made=self._passes + 1,
             asked=self._passes + 1,
+            roots=numbers_of(roots_of(tensors)),
         )
+        return kept
 
     def _drop_outdated(self, which: int, new: ModuleKey) -> None:
         """Drop what a module, and functions, have made of parameters that have changed since."""
