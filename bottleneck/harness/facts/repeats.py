@@ -269,7 +269,8 @@ class RepeatWatch:
             outputs = tensors_of(args[0] if args else kwargs.get("tensors"))
             freed = freed_by(outputs) if self._seen else None
             for seen in self._seen.values():
-                seen.graded &= bool(freed and seen.recorded) and not any(k in seen.recorded for k in freed)
+                its = seen.recorded or range(0)
+                seen.graded &= bool(freed and its) and not any(number in its for number in freed or ())
             for computed in self._computed.values():
                 computed.graded = False
             return original(*args, **kwargs)

@@ -139,7 +139,7 @@ class CalledOnce(Patch):
 
         def stays(known: _Known) -> bool:
             behind = freed_by(tensors_of(known.output)) if freed else None
-            return bool(freed and behind) and freed.isdisjoint(behind)
+            return freed is not None and behind is not None and freed.isdisjoint(behind)
 
         made = self._known.pop(None, {})
         modules = {
