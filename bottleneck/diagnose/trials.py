@@ -107,7 +107,7 @@ def by_measurement(
         if (row := rows.get(suggestion.fix)) is not None:
             measured = _measured(row, tried, dtypes, true_ms, evaluation_ms)
             # What found nothing to change may still be right of what its patch does not reach.
-            bound = suggestion.bound or row.idle
+            bound = suggestion.bound or (row.idle and suggestion.saves_ms is not None)
             suggestion = msgspec.structs.replace(suggestion, measured=measured, bound=bound)
             look = row.look or look
             # The line that a sample or a trace points to is near; where it acted is where it is.

@@ -104,8 +104,10 @@ def typical_step(
         excess = x - centre - (collecting_ms if len(collecting_ms) == n else 0.0)
         far = kept & (excess > max(_FAR * sigma, _FAR_SHARE * centre)) & ~was_compiled
         if far.any():
-            # Two of a kind are a rhythm of the program, and belong to the step.
-            far &= excess >= float(excess[far].max()) / 2
+            # Two of a kind are a rhythm of the program, and belong to the step; one that takes twice what all
+            # others together take is alone.
+            most, others = float(excess[far].max()), float(excess[far].sum())
+            far &= excess == most if most > 2 * (others - most) else False
         if far.sum() == 1:
             stragglers = tuple(float(t) for t in x[far])
             kept &= ~far

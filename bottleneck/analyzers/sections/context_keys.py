@@ -160,7 +160,7 @@ CONTEXT_KEYS: dict[str, str] = {
     "ungraded.inside": "bool: the forward calls a module of whose parameters none needs a gradient",
     "host.unnamed": "bool: samples of the stack show no call that other host work could be",
     "host.tensors_made_in": 'str: role of the line that makes most tensors of lists: "forward", "input", ...',
-    "host.on_device_ms": "float: the step with what operators compute on the host computed on the GPU",
+    "host.on_device_ms": "float: the step with what the host computes for the GPU computed there",
     "host.leaves_out": "str: file and name of the function that is most extra work, if its value is not used",
     "host.extra_loop": "bool: rounds of a Python loop of the user's own lines are the most extra work",
     "host.before_update_share": "float: of other host work, needed by the update that follows",

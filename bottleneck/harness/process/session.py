@@ -233,9 +233,10 @@ class Session:
 
     def _on_sigterm(self, _signum: int, frame: FrameType | None) -> None:
         if not self.stopper.under_way:
-            site = site_of_frame(user_frame_of(frame))
-            at = f", at {site.short} ({site.function})" if site is not None else ""
-            self.note(f"the script was terminated (SIGTERM){at}")
+            told = "the script was terminated (SIGTERM)"
+            if not any(note.startswith(told) for note in self._notes):  # it may be sent again
+                site = site_of_frame(user_frame_of(frame))
+                self.note(f"{told}, at {site.short} ({site.function})" if site is not None else told)
             raise SystemExit(TERMINATED)
 
     def _again(self, error: BaseException) -> Callable[[], None] | None:

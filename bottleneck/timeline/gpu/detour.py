@@ -11,11 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model.run import SourceSite
-from ..lanes.labels import PHASES
 from ..lanes.program import EventKind, Program
 from ..trace.dialect import TO_DEVICE, TO_HOST, Kind
-from ..trace.intervals import latest
-from ..trace.table import NONE, Trace
+from ..trace.table import Trace
 from .by_line import Asked
 
 
@@ -25,54 +23,55 @@ class Detours:
 
     events: NDArray[np.bool_]
     """From the copy to the host to the last copy back, (n,)."""
+    begin: NDArray[np.bool_]
+    """The first event of each, (n,): what the host did before it is none of it."""
     site: SourceSite | None
     """The line of the copies that the host spends most time for."""
 
-    @property
-    def begin(self) -> NDArray[np.bool_]:
-        """The first event of each, (n,)."""
-        return np.asarray(self.events & ~np.append(False, self.events[:-1]))
+    def host_work(self, program: Program) -> NDArray[np.float64]:
+        """Return what the host works in them, (n, len(Work))."""
+        return np.where((self.events & ~self.begin)[:, None], program.work, 0.0)
 
 
 def detours(trace: Trace, program: Program, asked: Asked | None) -> Detours | None:
-    """Return what goes to the host and back in forward and loss; None where nothing does."""
-    events = _events(trace, program)
+    """Return what goes to the host and back in a model's forward; None where nothing does."""
+    events, begin = _events(trace, program)
     if not events.any():
         return None
-    spent = program.work.sum(axis=1)[program.event]
-    return Detours(
-        events=events,
-        site=asked.main_line(events[program.event], spent) if asked is not None else None,
-    )
+    found = Detours(events=events, begin=begin, site=None)
+    if asked is None:
+        return found
+    spent = found.host_work(program).sum(axis=1)[program.event]
+    return Detours(events=events, begin=begin, site=asked.main_line(events[program.event], spent))
 
 
-def _events(trace: Trace, program: Program) -> NDArray[np.bool_]:
-    """Return the events from a copy to the host to the last copy back, (n,), in forward and loss.
+def _events(trace: Trace, program: Program) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return the events from a copy to the host to the last copy back, (n,), and the first of each.
 
-    The device is given nothing else in between, so what comes back was made of what was sent. A value that is
-    read to be shown, or to decide, is followed by no copy back before the backward.
+    Both stand in one forward, and the device is given nothing else in between, so what comes back was made of
+    what was sent. Behind a forward a value may be read to be shown, and the next batch copied.
     """
-    found = np.zeros(len(program.kind), dtype=bool)
+    found, begin = np.zeros((2, len(program.kind)), dtype=bool)
     sends, brings = (
         _that_launch(program, trace.named(way, program.activity_row)) for way in (TO_HOST, TO_DEVICE)
     )
     if not (sends.any() and brings.any()):
-        return found
+        return found, begin
     others = _that_launch(program, program.activity_row >= 0) & ~sends & ~brings
-    begun = _phase_begun(trace, program)
-    sent, phase = -1, NONE
+    inside = _forward_around(trace, program)
+    sent, forward = -1, -1
     for event in np.flatnonzero(sends | brings | others).tolist():
-        if others[event] or begun[event] != phase:
+        if others[event] or inside[event] != forward:
             sent = -1
-        phase = int(begun[event])
-        if sends[event] and sent < 0 and phase != NONE:
+        forward = int(inside[event])
+        if sends[event] and sent < 0 and forward >= 0:
             sent = event
         elif brings[event] and sent >= 0:
-            found[sent : event + 1] = True
+            found[sent : event + 1] = begin[sent] = True
     # Of pageable memory the call that copies and the one that waits are two.
     waits = (program.kind == EventKind.SYNC) & (np.diff(program.first_activity) == 0)
     found[1:] |= found[:-1] & waits[1:]
-    return found
+    return found, begin
 
 
 def _that_launch(program: Program, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -82,13 +81,10 @@ def _that_launch(program: Program, chosen: NDArray[np.bool_]) -> NDArray[np.bool
     return out
 
 
-def _phase_begun(trace: Trace, program: Program) -> NDArray[np.intp]:
-    """Return of each event which phase began last, (n,), where that is a forward; NONE elsewhere."""
-    # Copies have a label also where they stand in a forward.
-    notes = trace.rows(Kind.ANNOTATION, named=frozenset(PHASES) - {"h2d"})
-    notes = notes[np.argsort(trace.ts_ns[notes], kind="stable")]
-    if not len(notes):
-        return np.full(len(program.row), NONE, dtype=np.intp)
-    begun = latest(trace.ts_ns[notes], trace.ts_ns[program.row])
-    is_forward = (program.row >= 0) & (begun >= 0) & trace.named("forward", notes)[begun]
-    return np.where(is_forward, begun, NONE)
+def _forward_around(trace: Trace, program: Program) -> NDArray[np.intp]:
+    """Return which forward of its own thread each event stands in, (n,); -1 for none."""
+    out, called = np.full(len(program.row), -1, dtype=np.intp), program.row >= 0
+    notes, calls = trace.rows(Kind.ANNOTATION, named="forward"), program.row[called]
+    if len(notes):
+        out[called] = trace.ranges(notes).innermost(trace.ts_ns[calls], trace.tid[calls])
+    return out

@@ -47,6 +47,8 @@ class DeviceWork:
     """What a compiled model would run."""
     filled: NDArray[np.float64]
     """Share of the warp schedulers that a kernel has a warp for; 1 where the trace does not tell."""
+    alike: NDArray[np.float64]
+    """Kernels of the same name in a step, itself among them."""
     chains: NDArray[np.float64]
     """Factor on duration that fusing its neighbouring memory-bound kernels gives (fusion.py)."""
     relaunched: NDArray[np.float64]

@@ -237,6 +237,7 @@ def read_device_work(trace: Trace, program: Program) -> DeviceWork:
         score_products=score_products,
         reach=reach,
         filled=filled_share(trace, program),
+        alike=_alike(trace, program),
         chains=fused.factor,
         relaunched=fused.launches,
         merged=merged,
@@ -264,6 +265,12 @@ def filled_share(trace: Trace, program: Program) -> NDArray[np.float64]:
     """
     filled = trace.filled[program.activity_row]
     return np.where(filled == NONE, 1.0, np.clip(filled, 1, FULL) / FULL)
+
+
+def _alike(trace: Trace, program: Program) -> NDArray[np.float64]:
+    names = trace.name[program.activity_row]
+    _, which, counts = np.unique(names, return_inverse=True, return_counts=True)
+    return np.maximum(1.0, counts[which] / max(1, program.steps))
 
 
 def optimizer_seen(trace: Trace) -> tuple[str, int]:

@@ -246,11 +246,12 @@ def rare_nodes(
 
     An evaluation stays one, by its own lines, unless most of the time goes to what is done beside it.
     """
-    tree = build_tree(stacks, true_ms=(ordinary_ms + rare.each_ms) / rare.every, phases_ms={}, steps="rare")
+    usual_ms = rare.covers * ordinary_ms
+    tree = build_tree(stacks, true_ms=(usual_ms + rare.each_ms) / rare.every, phases_ms={}, steps="rare")
     if tree is None:
         return rare, ()
     extras = tree.extras()
-    whole_ms = tree.root.total_ms - ordinary_ms / rare.every
+    whole_ms = tree.root.total_ms - usual_ms / rare.every
     if rare.evaluates:
         aside = bool(extras) and _is_beside(extras[0], extras, tree)
     else:

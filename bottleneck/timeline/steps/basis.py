@@ -6,7 +6,7 @@ In: a run (or none), the traced steps (or none), a step time given by the user (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -115,12 +115,15 @@ def _left_out(typical: TypicalStep, times: Sequence[float | None], table: StepTa
             f"{which} an evaluation ({took}), which is left out of the step time: every N steps, it adds "
             "its time / N to each."
         )
+    return (*notes, *_alone(typical))
+
+
+def _alone(typical: TypicalStep) -> Iterator[str]:
     if typical.stragglers:
         lone = ", ".join(ms(value) for value in typical.stragglers)
-        notes.append(f"One baseline step of {lone} is an outlier and is left out of the step time.")
+        yield f"One baseline step of {lone} is an outlier and is left out of the step time."
     if typical.one_off_compiles:
-        notes.append("One baseline step contains a late first compilation and is left out of the step time.")
-    return tuple(notes)
+        yield "One baseline step contains a late first compilation and is left out of the step time."
 
 
 def _kept_ms(times: Sequence[float | None], kept: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -203,6 +206,7 @@ def _with_rare(
         kept=kept,
         varies=typical.varies,
         rare=rare,
+        notes=tuple(_alone(typical)),
         problems=tuple(problems),
         growth_ms=growth(ordinary),
         doubts=doubts,

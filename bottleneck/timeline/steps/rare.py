@@ -93,7 +93,7 @@ class RareWork:
     @property
     def note(self) -> str:
         """Say how often it comes, how long it takes, and what that is of the step."""
-        held, of = round(int(self.steps.sum()) / self.covers), len(self.steps)
+        held, of = int(self.steps.sum()) // self.covers, len(self.steps)
         where = f"{held} of {of} baseline steps hold" if held else "Some steps after the captures hold"
         each = f"every {self.every:.0f} steps, {ms(self.each_ms)} each{self.divided}"
         return f"{where} {self.what} ({each}): {ms(self.ms)} of the step time."
@@ -181,13 +181,12 @@ def find_rare(
     every = _every(run, at, what=what, longer_than_ms=usual + each / _ALIKE)
     if every is None:
         return None
-    covered = chosen
-    if what == EVALUATION:
-        # It may begin behind the update, in the step before the one in which its batches are fetched.
-        covered = _with_neighbours(chosen, as_long, number)
-        each = float(excess[covered].sum()) / len(at)
+    covered, each_ms = chosen, excess[at]
+    if what == EVALUATION and _begins_before(at, as_long & (excess < _ALIKE * each), number):
+        covered, each_ms = chosen | np.append(chosen[1:], False), excess[at] + excess[at - 1]
+        each = float(each_ms.mean())
     if len(at) >= _FEWEST:
-        error = 1.96 * float(excess[at].std(ddof=1)) / math.sqrt(len(at))
+        error = 1.96 * float(each_ms.std(ddof=1)) / math.sqrt(len(at))
     else:
         error = _LONE_ERROR * each
     waits, computes, collects = 0.0, 0.0, 0.0
@@ -202,7 +201,7 @@ def find_rare(
         every=every,
         error_ms=error / every,
         steps=covered,
-        covers=round(int(covered.sum()) / len(at)),
+        covers=int(covered.sum()) // len(at),
         waits_ms=waits,
         computes_ms=computes,
         collects_ms=collects,
@@ -211,12 +210,14 @@ def find_rare(
     )
 
 
-def _with_neighbours(
-    chosen: NDArray[np.bool_], as_long: NDArray[np.bool_], number: NDArray[np.intp]
-) -> NDArray[np.bool_]:
-    """Return the chosen steps with those that are as long right before them."""
-    before = np.append(chosen[1:] & (np.diff(number) == 1), False)
-    return chosen | (before & as_long)
+def _begins_before(at: NDArray[np.intp], as_long: NDArray[np.bool_], number: NDArray[np.intp]) -> bool:
+    """Return whether each of several evaluations begins behind an update, in the step before.
+
+    That ends where the evaluation's own batches are fetched.
+    """
+    if len(at) < _FEWEST or at[0] == 0:
+        return False
+    return bool(as_long[at - 1].all() and (number[at] - number[at - 1] == 1).all())
 
 
 def _evaluation_site(run: Run) -> SourceSite | None:
@@ -356,9 +357,10 @@ def with_rare(timeline: Timeline, rare: RareWork, *, nodes: Sequence[CodeNode] =
         question: msgspec.structs.replace(found, step_ms=found.step_ms + rare.ms)
         for question, found in timeline.what_ifs.items()
     }
+    which = "one" if rare.covers == 1 else "two"
     basis = (
-        f"one of {rare.every:.0f} steps takes {ms(rare.each_ms)} longer than the others in the "
-        f"baseline window ({rare.what})"
+        f"{which} of {rare.every:.0f} steps take{'s' * (rare.covers == 1)} {ms(rare.each_ms)} longer than "
+        f"the others in the baseline window ({rare.what})"
     )
     before = timeline.what_ifs.get(WhatIf.HOST_WORK_GONE)
     if timeline.usable_what_ifs:

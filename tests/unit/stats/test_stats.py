@@ -107,8 +107,9 @@ def test_the_longest_step_is_a_straggler_unless_another_is_of_its_kind() -> None
     alone = typical_step([*ordinary, 6000.0, 40.0, 35.0])
     assert alone is not None and alone.stragglers == (6000.0,)
     assert alone.mean_ms == pytest.approx((600.0 + 75.0) / 62)
-    pair = typical_step([*ordinary, 6000.0, 4000.0, 35.0])
-    assert pair is not None and pair.stragglers == ()
+    for others in ([4000.0, 35.0], [2000.0, 1200.0]):
+        several = typical_step([*ordinary, 6000.0, *others])
+        assert several is not None and several.stragglers == ()
 
 
 def test_a_pause_of_the_garbage_collector_is_explained_and_belongs_to_the_step() -> None:

@@ -263,7 +263,9 @@ def test_a_loop_in_the_model_takes_its_waits_along_where_its_events_are_known() 
     program = build_program(trace, steps.edges_ns, main_tid=steps.thread[1])
     assert program is not None
     reach = SimpleNamespace(model=np.ones(len(program.kind), dtype=bool))
-    in_model: Any = SimpleNamespace(reach=reach, filled=np.ones(len(program.event)))
+    in_model: Any = SimpleNamespace(
+        reach=reach, filled=np.ones(len(program.event)), alike=np.ones(len(program.event))
+    )
     asked = np.arange(len(program.kind)) % 3 == 0
     waits = program.kind == EventKind.SYNC
     assert (waits & asked).any() and (waits & ~asked).any()

@@ -75,7 +75,7 @@ def device_work(
     m = len(program.event)
     no = np.zeros(m, dtype=bool)
     masks: dict[str, Any] = {field.name: no for field in dataclasses.fields(DeviceWork)}
-    masks |= {"filled": np.ones(m), "chains": np.ones(m)}
+    masks |= {"filled": np.ones(m), "alike": np.ones(m), "chains": np.ones(m)}
     masks |= {"relaunched": np.ones(m), "merged_by": np.full(m, -1, dtype=np.int16)}
     events = program.kind == EventKind.LAUNCH
     masks["reach"] = Reach(

@@ -29,19 +29,24 @@ from .traces import TraceWriter
 STEPS, STEP_US = 3, 5000.0
 
 
-def written(*, filled: int, length: float, other: float = 100.0, operators: bool = True) -> Trace:
-    """A scan of so many warps (parts of `FULL`), a product on all of the device, a small sum."""
+def written(
+    *, filled: int, length: float, other: float = 100.0, operators: bool = True, rounds: int = 1
+) -> Trace:
+    """Scans of so many warps (parts of `FULL`), a product on all of the device, a small sum."""
     writer = TraceWriter()
     edges = [STEP_US * k for k in range(STEPS + 1)]
     for at in edges[:-1]:
-        writer.row("aten::cumsum", "cpu_op", at + 1, 8)
-        writer.launch(at + 2, 5, kernel="scan_outer", start=at + 30, length=length, filled=filled)
-        writer.row("aten::mm", "cpu_op", at + 10, 8)
-        writer.launch(at + 11, 5, kernel="gemm", start=at + 30 + length, length=other, filled=FULL)
-        writer.row("aten::sum", "cpu_op", at + 20, 8)
-        writer.launch(at + 21, 5, kernel="reduce", start=at + 30 + length + other, length=6, filled=8)
+        behind = at + 30 + rounds * length
+        for k in range(rounds):
+            writer.row("aten::cumsum", "cpu_op", at + 1 + k, 0.8)
+            start = at + 30 + k * length
+            writer.launch(at + 1.1 + k, 0.5, kernel="scan_outer", start=start, length=length, filled=filled)
+        writer.row("aten::mm", "cpu_op", at + 22, 8)
+        writer.launch(at + 23, 5, kernel="gemm", start=behind, length=other, filled=FULL)
+        writer.row("aten::sum", "cpu_op", at + 31, 8)
+        writer.launch(at + 32, 5, kernel="reduce", start=behind + other, length=6, filled=8)
         # The host waits for all of it, and has nothing else to do.
-        end = at + 30 + length + other + 6
+        end = behind + other + 6
         writer.row("cudaDeviceSynchronize", "cuda_runtime", at + 40, end - at - 39)
     writer.steps(edges)
     if not operators:
@@ -81,8 +86,10 @@ def test_the_step_is_replayed_with_its_work_on_all_of_the_device() -> None:
     assert timeline.narrow is not None
 
 
-def test_what_one_round_of_a_loop_leaves_of_the_device_the_others_take() -> None:
-    trace = written(filled=FULL // 10, length=2000.0, other=2000.0)
+@pytest.mark.parametrize(("rounds", "left"), [(1, 1.0), (2, 0.5), (20, 0.1)])
+def test_what_one_round_of_a_loop_leaves_of_the_device_the_others_take(rounds: int, left: float) -> None:
+    """All of them take as long as one at least."""
+    trace = written(filled=FULL // 10, length=2000.0 / rounds, other=2000.0, rounds=rounds)
     steps = find_steps(trace)
     program = build_program(trace, steps.edges_ns, main_tid=steps.thread[1])
     assert program is not None
@@ -96,9 +103,10 @@ def test_what_one_round_of_a_loop_leaves_of_the_device_the_others_take() -> None
         Circumstances(facts=Facts(true_ms=STEP_US / 1000), loop=loop),
     )
     (edit,) = (each.edit for each in questions if each.name is WhatIf.LOOP_GONE)
-    launch = 6.0 / 2000.0  # as long as the shortest kernel
-    scan, product, total = np.asarray(edit.duration)[:3].tolist()
-    assert (scan, product, total) == pytest.approx((0.1 * (1 - launch), 1 - launch, 0.0))
+    shortest = 6.0
+    scan, product, total = np.asarray(edit.duration)[rounds - 1 : rounds + 2].tolist()
+    assert scan == pytest.approx(left * (1 - shortest * rounds / 2000.0))
+    assert (product, total) == pytest.approx((1 - shortest / 2000.0, 0.0))
 
 
 @pytest.mark.parametrize("unreadable", [[], ["many"]])

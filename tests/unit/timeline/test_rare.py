@@ -107,6 +107,27 @@ def test_what_begins_behind_the_update_and_ends_with_the_next_step_is_one():
     assert "2 of 40 baseline steps hold evaluation (every 20 steps, 75" in basis.rare.note
 
 
+@pytest.mark.parametrize(
+    "before",
+    [{18: 90.0, 38: 90.0}, {18: 35.0}, {17: 35.0, 37: 35.0}],
+    ids=["longer", "one", "not next to it"],
+)
+def test_a_long_step_near_an_evaluation_is_another_matter(before: dict[int, float]):
+    wall = [w + before.get(i, 0.0) for i, w in enumerate(every(20, 40.0))]
+    rare = find_basis(run_of(wall, evaluated=[19, 39]), None, given_ms=None).rare
+    assert rare is not None
+    assert (rare.covers, np.flatnonzero(rare.steps).tolist()) == (1, [19, 39])
+    assert rare.each_ms == pytest.approx(40.0, rel=0.01)
+
+
+def test_an_outlier_beside_rare_work_is_told():
+    wall = every(20, 40.0)
+    wall[5] = 900.0
+    basis = find_basis(run_of(wall, evaluated=[19, 39]), None, given_ms=None)
+    assert basis.rare is not None and basis.rare.ms == pytest.approx(2.0, rel=0.01)
+    assert [note for note in basis.notes if "900" in note and "outlier" in note]
+
+
 def test_a_single_evaluation_is_left_out_and_its_time_told():
     basis = find_basis(run_of(every(40, 40.0), evaluated=[39]), None, given_ms=None)
     assert basis.rare is None

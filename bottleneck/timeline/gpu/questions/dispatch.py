@@ -181,10 +181,10 @@ def _without_launches(program: Program, work: DeviceWork, share: NDArray[np.floa
     """Return what is left of each activity, (m,), when a share of it joins another: its work.
 
     That is what it takes longer than the shortest kernel, by the share of the device that it fills: what one
-    round leaves of the device, the others take.
+    round leaves of the device, the others take. All rounds take as long as one at least.
     """
     launch = np.minimum(1.0, program.shortest_ns / np.maximum(program.duration, 1.0))
-    return 1.0 - share * (1.0 - (1.0 - launch) * work.filled)
+    return 1.0 - share * (1.0 - (1.0 - launch) * np.maximum(work.filled, 1.0 / work.alike))
 
 
 def _without_loop(
@@ -198,7 +198,7 @@ def _without_loop(
 
     `asked` and `lined` as in `_of_loop`. A loop in the loss causes its own waits, so they go with it; those
     of one in the model go where their lines are known. What kernels take longer than the shortest one is
-    their work, which one operator for all rounds has to do, too: it stays.
+    their work, which one operator for all rounds has to do, too: it stays, as far as it fills the device.
     """
     model = work.reach.model
     others = [Work.OPTIMIZER, Work.ZERO_GRAD, Work.INPUT, Work.ASIDE]
@@ -232,7 +232,7 @@ def _without_loop(
 
 
 def _calls_joined(program: Program, work: DeviceWork, share: float) -> Edit:
-    """Take what a model's calls dispatch, but for the first; the kernels of that have the work of all."""
+    """Take what a model's calls dispatch, but for the first; its kernels have the work of all at once."""
     inner = np.where(work.reach.model, share, 0.0)
     gone = np.zeros_like(program.work)
     for each in EAGER:

@@ -108,19 +108,20 @@ def operator_questions(program: Program, known: Circumstances) -> Iterator[Quest
     gone[:-1] |= gone[1:] & next_is_of_it & waits[:-1]
     copied = gone[program.event] & (program.part == PARTS.index(Part.COPIES))
     edit = Edit(work=dict.fromkeys(here, 0.0), drop_at=gone, duration=np.where(copied, 0.0, 1.0))
+    mostly = None
     if detours is not None:
-        away = not_called(program, detours.events)
-        assert away.gone is not None
-        away.gone[detours.begin] = 0.0  # what the host did before is none of it
-        edit = edit.and_also(replace(away, drop_at=detours.events))
+        away = detours.host_work(program)
+        launched = not_called(program, detours.events)
+        edit = edit.and_also(replace(launched, gone=away, drop_at=detours.events))
+        # What NumPy and Python do at once may take many operators.
+        mostly = detours if away.sum() >= program.work[:, here].sum() else None
     yield Question(
         WhatIf.OPERATORS_ON_DEVICE,
         edit,
         "replay without what computes on the host, and without the copies before and after it; "
         "on the device it takes time, too",
-        # What NumPy and Python do at once may take many operators.
-        bound=detours is not None,
-        site=detours.site if detours is not None else None,
+        bound=mostly is not None,
+        site=mostly.site if mostly is not None else None,
     )
 
 
