@@ -1090,8 +1090,8 @@ EXPLAINED: dict[str, str] = {
     ),
     "YY03": (
         "Parameters whose `requires_grad` was switched in between counted as others, and the critic's "
-        "backward as one through the generator. Since mended: FX326 is first, 20.2 of 32.9 ms, measured "
-        "1.20x; the cure left 24.6 of 34.6."
+        "backward as one through the generator. Since mended: FX326 is first, 19.8 of 32.4 ms, measured "
+        "1.29x; the cure left 24.6 of 34.6."
     ),
     "YY04": "A bound, and it holds: the line is gone, and making one array of the list takes time, too.",
     "YY05": (
