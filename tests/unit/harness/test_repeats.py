@@ -816,6 +816,22 @@ def test_training_goes_on_as_it_would_where_outputs_are_handed_out_after_a_backw
         torch.testing.assert_close(other, one)
 
 
+def test_an_output_is_held_for_one_backward_more_and_not_for_an_optimizer_that_never_updates(
+    once: Patch,
+) -> None:
+    nets, made = Nets(), []
+    optimizers = tuple(torch.optim.SGD(part.parameters(), lr=0.1) for part in (nets.generator, nets.critic))
+    once.uninstall()
+    once.put_in(Program(roots=(nets.generator, nets.critic), optimizers=optimizers))
+    for _ in range(12):
+        fakes = nets.generator(torch.randn(16, 4))
+        made.append(weakref.ref(fakes))
+        nets.critic(fakes.detach()).sum().backward()
+        optimizers[1].step()
+        del fakes
+    assert sum(each() is not None for each in made) <= 2
+
+
 def test_a_product_is_handed_out_again_with_its_gradients(once: Patch) -> None:
     model, x = Adapted(lambda x, w: nn.functional.linear(x, w)), torch.randn(4, 8)
     for _ in range(4):

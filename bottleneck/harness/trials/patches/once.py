@@ -2,8 +2,8 @@
 
 In: calls of modules and of torch's functions; copies to the device. Out: the same outputs, computed once
 between two backward passes that go through them, and once at all where no gradient is recorded for them; the
-same constants, made once. Which of them repeat themselves shows in the first passes;
-the others then run as they are.
+same constants, made once. Which of them repeat themselves shows in the first steps; the others then run as
+they are.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ from ...lines.sites import is_library
 from .base import Patch, Program
 
 _PASSES = 2
-"""Backward passes before which each module is looked at."""
+"""Steps, or without optimizers backward passes, before which each module is looked at."""
 _PASSES_OF_LINES = 4
 """The same of lines that copy: a step of two models has two passes."""
+_MOST_PASSES = 8
+"""The same where several optimizers update, and one of them seldom or never."""
 _is_compiling = torch.compiler.is_compiling
 _Looked = TypeVar("_Looked")
 
@@ -126,19 +128,21 @@ class CalledOnce(Patch):
     @property
     def _is_new(self) -> bool:
         """It is still looked for what repeats itself: a step of several models has several passes."""
-        return (self._rounds if self._optimizers else self._passes) < _PASSES
+        past = self._rounds if self._optimizers else self._passes
+        return past < _PASSES and self._passes < _MOST_PASSES
 
     def _forget(self, freed: frozenset[int] | None) -> None:
         """Forget what a backward has freed, and what nobody has asked for since the last one.
 
-        What modules have made stays, until the optimizers have updated, where it stands aside: a generator's
-        output, where it is detached.
+        What modules have made since the last one stays where it stands aside: a generator's output, where it
+        is detached. It stays for one, and no longer than until the optimizers have updated.
         """
         if not self._is_new:
             self._met.clear()
 
         def stays(known: _Known) -> bool:
-            behind = freed_by(tensors_of(known.output)) if freed else None
+            is_new = known.made > self._passes
+            behind = freed_by(tensors_of(known.output)) if freed and is_new else None
             return freed is not None and behind is not None and freed.isdisjoint(behind)
 
         made = self._known.pop(None, {})
