@@ -14,8 +14,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3.1
 	$$p -c 'import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' \
 	2>/dev/null && echo $$p && break; done)
 BIN := $(VENV)/bin
-# Not nproc: it returns OMP_NUM_THREADS if that is set. Two more than cores: a quarter of the time the tests wait.
-WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n -gt 6 ] && echo 8 || echo $$((n + 2)))
+# Not nproc: it returns OMP_NUM_THREADS if that is set. One more than cores: a quarter of the time the tests wait.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n -gt 7 ] && echo 8 || echo $$((n + 1)))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 OLDEST ?= 2.6.0
