@@ -76,7 +76,7 @@ RECORDS: dict[str, Record] = {
     "FX517": Record(predictions=0, error=None, close=0, bounds=1, held=1),
     "FX518": Record(predictions=1, error=0.001, close=1, bounds=0, held=0),
     "FX523": Record(predictions=2, error=0.039, close=2, bounds=0, held=0),
-    "FX524": Record(predictions=3, error=0.0179, close=2, bounds=0, held=0),
+    "FX524": Record(predictions=3, error=0.0179, close=2, bounds=2, held=1),
     "FX525": Record(predictions=0, error=None, close=0, bounds=1, held=1),
     "FX528": Record(predictions=1, error=0.0133, close=1, bounds=0, held=0),
     "FX532": Record(predictions=0, error=None, close=0, bounds=2, held=2),
