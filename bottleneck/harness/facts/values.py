@@ -96,7 +96,7 @@ class Values:
     def returned(self, key: Hashable, output: Any, args: Any, kwargs: Any) -> bool:
         """Number what a call has computed, and what it has changed in place; not what it only hands back.
 
-        Returns whether it has done either.
+        Returns False where it has done nothing else than hand back.
         """
         as_before: set[int] = set()
         for place, tensor in enumerate(_with_versions((args, kwargs))):
@@ -107,10 +107,11 @@ class Values:
                 base = self._known(tensor._base) if tensor._base is not None else None
                 self.changed |= {known.number, base.number if base is not None else known.number}
                 self._give(tensor, (key, "changed", place))
-        made = [each for each in enumerate(_with_versions(output)) if id(each[1]) not in as_before]
+        several = list(_with_versions(output))
+        made = [(place, each) for place, each in enumerate(several) if id(each) not in as_before]
         for place, tensor in made:
             self._give(tensor, (key, place))
-        return bool(made)
+        return not several or bool(made)
 
     def updated(self, optimizer: Any, *_: Any) -> None:
         """Note that an optimizer has made a step: a fused one counts no version of its parameters."""

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from ...model.run import SourceSite
 from ..lanes.program import EventKind, Program
+from ..lanes.replay import launching
 from ..trace.dialect import TO_DEVICE, TO_HOST, Kind
 from ..trace.table import Trace
-from .by_line import Asked
+from .by_line import NO_LINE, Asked, around
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +54,18 @@ def _events(trace: Trace, program: Program) -> tuple[NDArray[np.bool_], NDArray[
     """
     found, begin = np.zeros((2, len(program.kind)), dtype=bool)
     sends, brings = (
-        _that_launch(program, trace.named(way, program.activity_row)) for way in (TO_HOST, TO_DEVICE)
+        launching(program, trace.named(way, program.activity_row)) for way in (TO_HOST, TO_DEVICE)
     )
     if not (sends.any() and brings.any()):
         return found, begin
-    others = _that_launch(program, program.activity_row >= 0) & ~sends & ~brings
-    inside = _forward_around(trace, program)
-    sent, forward = -1, -1
+    others = launching(program, program.activity_row >= 0) & ~sends & ~brings
+    inside = around(trace, program, trace.rows(Kind.ANNOTATION, named="forward"))
+    sent, forward = -1, NO_LINE
     for event in np.flatnonzero(sends | brings | others).tolist():
         if others[event] or inside[event] != forward:
             sent = -1
         forward = int(inside[event])
-        if sends[event] and sent < 0 and forward >= 0:
+        if sends[event] and sent < 0 and forward != NO_LINE:
             sent = event
         elif brings[event] and sent >= 0:
             found[sent : event + 1] = begin[sent] = True
@@ -72,19 +73,3 @@ def _events(trace: Trace, program: Program) -> tuple[NDArray[np.bool_], NDArray[
     waits = (program.kind == EventKind.SYNC) & (np.diff(program.first_activity) == 0)
     found[1:] |= found[:-1] & waits[1:]
     return found, begin
-
-
-def _that_launch(program: Program, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the events, (n,), that launch one of these activities, (m,)."""
-    out = np.zeros(len(program.kind), dtype=bool)
-    out[program.event[chosen]] = True
-    return out
-
-
-def _forward_around(trace: Trace, program: Program) -> NDArray[np.intp]:
-    """Return which forward of its own thread each event stands in, (n,); -1 for none."""
-    out, called = np.full(len(program.row), -1, dtype=np.intp), program.row >= 0
-    notes, calls = trace.rows(Kind.ANNOTATION, named="forward"), program.row[called]
-    if len(notes):
-        out[called] = trace.ranges(notes).innermost(trace.ts_ns[calls], trace.tid[calls])
-    return out

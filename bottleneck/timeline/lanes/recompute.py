@@ -24,7 +24,7 @@ from ..trace.operators import NODE, WRITTEN
 from ..trace.table import Trace
 from .calibrate import Calibration
 from .program import Program
-from .replay import Edit, Replay
+from .replay import Edit, Replay, launching
 
 _NOT_AROUND = re.compile(r"^(data|backward|zero_grad|optimizer|Optimizer\.)")
 _FORWARD_ONLY = re.compile(
@@ -217,8 +217,7 @@ def checkpoint_ms(
     launches as much.
     """
     program, base = replay.program, calibration.base
-    events = np.zeros(len(program.kind), dtype=bool)
-    events[program.event[forward]] = True
+    events = launching(program, forward)
     again = np.zeros_like(program.work)
     again[events] = -program.work[events]
     twice = Edit(duration=np.where(forward, 2.0, 1.0), gone=again)

@@ -92,9 +92,16 @@ class Edit:
 
 def not_launched(program: Program, mask: NDArray[np.bool_], share: float = 1.0) -> Edit:
     """Return the edit in which a share of these activities is not launched, nor dispatched on the host."""
+    return replace(
+        not_called(program, launching(program, mask), share), duration=np.where(mask, 1.0 - share, 1.0)
+    )
+
+
+def launching(program: Program, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return the events, (n,), that launch one of these activities, (m,)."""
     events = np.zeros(len(program.kind), dtype=bool)
     events[program.event[mask]] = True
-    return replace(not_called(program, events, share), duration=np.where(mask, 1.0 - share, 1.0))
+    return events
 
 
 def not_called(
