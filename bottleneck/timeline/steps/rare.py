@@ -70,6 +70,10 @@ class RareWork:
     """Of `each_ms`: running the model without gradients."""
     collects_ms: float = 0.0
     """Of `each_ms`: Python's garbage collector."""
+    beside: str = ""
+    """The dearest call that is made beside an evaluation and is no part of it; as written."""
+    beside_ms: float = 0.0
+    """Of `each_ms`: that call."""
     site: SourceSite | None = None
     ungraded: bool = False
     """Its steps are those in which a model runs without gradients: an evaluation's, or a rollout's."""
@@ -81,6 +85,7 @@ class RareWork:
             (self.waits_ms, "for its batches"),
             (self.computes_ms, "in the model"),
             (self.collects_ms, "in Python's collector"),
+            (self.beside_ms, f"in `{self.beside}` beside it"),
         )
         known = [f"{ms(part)} {what}" for part, what in parts if part > _SHOWN * self.each_ms]
         return f", of which {' and '.join(known)}" if known else ""

@@ -12,6 +12,7 @@ from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.diagnosis import WhatIfResult
 from torch_bottleneck.model.run import LoaderFacts, LoopTime, Production, Run, SiteTime, SourceSite
 from torch_bottleneck.model.stacks import StackFrame, Stacks
+from torch_bottleneck.model.view import CodeNode
 from torch_bottleneck.timeline.cpu.reading import extra_context
 from torch_bottleneck.timeline.lanes.ask import Asker
 from torch_bottleneck.timeline.lanes.by_code import (
@@ -611,6 +612,24 @@ def test_where_a_model_acts_the_rare_work_is_what_takes_most_of_it(simulated_ms:
 _VALIDATES, _VALIDATION = at(32, "validate()"), (*LOOP, (70, 76))
 
 
+def evaluated(
+    evaluating: tuple[StackFrame, ...], others: tuple[StackFrame, ...], *, beside: int
+) -> tuple[RareWork, tuple[CodeNode, ...]]:
+    """Every fourth step takes 100 ms more, so many of them beside the model."""
+    more = (Seen(evaluating, 100 - beside, "evaluation", "optimizer"), Seen(others, beside, "", "evaluation"))
+    stacks = stacks_of((*TRAINING, *more), steps=12)
+    added = {stacks.stacks.index([stacks.frames.index(frame) for frame in each.frames]) for each in more}
+    for row, step in enumerate(stacks.step):
+        if stacks.stack[row] in added and step not in (3, 7, 11):
+            stacks.us[row] = stacks.counts[row] = 0
+    stacks.step_ms[:] = [170.0 if step in (3, 7, 11) else 70.0 for step in range(12)]
+    rare = RareWork(
+        what="evaluation", evaluates=True, each_ms=100.0, every=4.0, error_ms=0.0,
+        computes_ms=100.0 - beside, steps=np.zeros(12, dtype=np.bool_),
+    )  # fmt: skip
+    return rare_nodes(stacks, rare, ordinary_ms=70.0)
+
+
 @pytest.mark.parametrize(
     ("evaluating", "others", "what"),
     [
@@ -626,22 +645,22 @@ _VALIDATES, _VALIDATION = at(32, "validate()"), (*LOOP, (70, 76))
 def test_a_rare_evaluation_is_one_with_all_that_belongs_to_it(
     evaluating: tuple[StackFrame, ...], others: tuple[StackFrame, ...], what: str
 ) -> None:
-    """Seven tenths of what comes every fourth step are spent beside the model."""
-    more = (Seen(evaluating, 30, "evaluation", "optimizer"), Seen(others, 70, "", "evaluation"))
-    stacks = stacks_of((*TRAINING, *more), steps=12)
-    added = {stacks.stacks.index([stacks.frames.index(frame) for frame in each.frames]) for each in more}
-    for row, step in enumerate(stacks.step):
-        if stacks.stack[row] in added and step not in (3, 7, 11):
-            stacks.us[row] = stacks.counts[row] = 0
-    stacks.step_ms[:] = [170.0 if step in (3, 7, 11) else 70.0 for step in range(12)]
-    rare = RareWork(
-        what="evaluation", evaluates=True, each_ms=100.0, every=4.0, error_ms=0.0, computes_ms=30.0,
-        steps=np.zeros(12, dtype=np.bool_),
-    )  # fmt: skip
-    found, nodes = rare_nodes(stacks, rare, ordinary_ms=70.0)
-    assert found.what == what
+    found, nodes = evaluated(evaluating, others, beside=70)
+    assert found.what == what and found.beside == ""
     assert [node.call for node in nodes[:1]] == (["callbacks()"] if what == "other work" else [])
     assert ("in the model" in found.note) == (what == "evaluation")
+
+
+def test_what_is_done_beside_an_evaluation_is_told_with_it() -> None:
+    validating = (_VALIDATES, at(71, "model()", function="validate", loops=()))
+    found, _ = evaluated(validating, (at(34, "callbacks()"),), beside=30)
+    assert (found.what, found.beside) == ("evaluation", "callbacks()")
+    assert found.beside_ms == pytest.approx(30.0, rel=0.05)
+    assert "in the model and 3" in found.note and "ms in `callbacks()` beside it)" in found.note
+    alone, _ = evaluated(
+        validating, (_VALIDATES, at(74, "metrics()", function="validate", loops=())), beside=30
+    )
+    assert alone.beside == "" and "beside" not in alone.note
 
 
 def test_what_makes_the_input_of_many_steps_is_named_by_its_line_and_not_by_a_small_extra_of_these() -> None:
