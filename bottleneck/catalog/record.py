@@ -26,7 +26,7 @@ RECORDS: dict[str, Record] = {
     "FX311": Record(predictions=14, error=0.0695, close=10, bounds=0, held=0),
     "FX324": Record(predictions=1, error=0.4273, close=0, bounds=0, held=0),
     "FX325": Record(predictions=1, error=0.0551, close=1, bounds=0, held=0),
-    "FX326": Record(predictions=3, error=0.1141, close=1, bounds=6, held=5),
+    "FX326": Record(predictions=3, error=0.1141, close=1, bounds=7, held=6),
     "FX327": Record(predictions=0, error=None, close=0, bounds=1, held=1),
     "FX328": Record(predictions=1, error=0.0088, close=1, bounds=0, held=0),
     "FX329": Record(predictions=0, error=None, close=0, bounds=1, held=1),
