@@ -103,14 +103,13 @@ def typical_step(
         sigma = MAD_TO_SIGMA * float(np.median(np.abs(x[kept] - centre)))
         excess = x - centre - (collecting_ms if len(collecting_ms) == n else 0.0)
         far = kept & (excess > max(_FAR * sigma, _FAR_SHARE * centre)) & ~was_compiled
-        if far.any():
-            # Two of a kind are a rhythm of the program, and belong to the step; one that takes twice what all
-            # others together take is alone.
-            most, others = float(excess[far].max()), float(excess[far].sum())
-            far &= excess == most if most > 2 * (others - most) else False
-        if far.sum() == 1:
-            stragglers = tuple(float(t) for t in x[far])
-            kept &= ~far
+        most, all_far = float(excess[far].max(initial=0.0)), float(excess[far].sum())
+        # Two of a kind are a rhythm of the program, and belong to the step. One that takes twice what all
+        # others together take is alone.
+        if most > 2 * (all_far - most):
+            alone = far & (excess == most)
+            stragglers = tuple(float(t) for t in x[alone])
+            kept &= ~alone
 
     chosen = as_times(x[kept])
     centre = float(np.median(chosen))

@@ -39,7 +39,7 @@ from ..profiled import record_operators
 from .calls_apart import CallsApart
 from .copies_again import COPYING, CopiesAgain
 from .seen_calls import SeenCall, line_at, most_of, ns_of, sites_of, user_place
-from .values import Values, digest
+from .values import Values, digest, needs_of
 
 _TO_BE_CHANGED = ("clone", "deepcopy")
 """Functions that make a plain copy."""
@@ -427,8 +427,7 @@ class RepeatWatch:
         if key is not None and not self._stack and self._is_test(again, (key.parameters, key.others)):
             return [again]
         if key is not None and random_state() == call.random:
-            needs = tuple(each.requires_grad for each in module.parameters()) if graded else ()
-            wants = graded and (any(needs) or any(each.requires_grad for each in tensors_of(inputs)))
+            needs, wants = needs_of(module.parameters(), inputs)
             before = self._seen.get(key)
             if before is not None and (not wants or (before.graded and before.needs == needs)):
                 before.alike_ns.append(ns)

@@ -161,6 +161,14 @@ class Values:
         return self._give(tensor, object())
 
 
+def needs_of(parameters: Iterable[torch.Tensor], inputs: Any) -> tuple[tuple[bool, ...], bool]:
+    """Return which parameters of a call need a gradient, and whether its output does."""
+    if not torch.is_grad_enabled():
+        return (), False
+    needs = tuple(each.requires_grad for each in parameters)
+    return needs, any(needs) or any(each.requires_grad for each in tensors_of(inputs))
+
+
 def digest(output: Any) -> Hashable | None:
     """Return what tells the numbers of tensors from others of their shapes; None where it cannot be told."""
     found: list[Hashable] = []

@@ -152,8 +152,8 @@ def asked_by(
     made = {row: by_number[number] for number, row in recorders(trace).items()}
     recording = np.array(sorted(made), dtype=np.intp)
     of_recording = np.array([made[row] for row in recording.tolist()], dtype=np.intp)
-    backward = around(trace, program, nodes)
-    found = _of(place, backward, otherwise=_of(of_recording, around(trace, program, recording)))
+    backward = _around(trace, program, nodes)
+    found = _of(place, backward, otherwise=_of(of_recording, _around(trace, program, recording)))
 
     def of(places: Sequence[int], at: NDArray[np.intp] = found) -> NDArray[np.intp]:
         return _of(np.array(places or [NO_LINE] * len(graph.node), dtype=np.intp), at)
@@ -179,7 +179,7 @@ def asked_by(
     return asked if operators is None else _with_operators(asked, trace, program, operators)
 
 
-def around(trace: Trace, program: Program, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+def _around(trace: Trace, program: Program, rows: NDArray[np.intp]) -> NDArray[np.intp]:
     """Return which of some rows is the innermost around each event, (n,); NO_LINE for none."""
     out, called = np.full(len(program.row), NO_LINE, dtype=np.intp), program.row >= 0
     calls = program.row[called]
@@ -202,7 +202,7 @@ def _with_operators(asked: Asked, trace: Trace, program: Program, operators: Ope
     The update is priced by itself.
     """
     rows, chain = operators_with_lines(trace, program.mark_ns.astype(np.int64), operators)
-    its = around(trace, program, rows)
+    around = _around(trace, program, rows)
     lines, known = asked.lines, len(asked.lines.sites)
     place = {site: at for at, site in enumerate(lines.sites)}
     new = {s: text for s, text in zip(operators.sites, operators.texts, strict=True) if s not in place}
@@ -215,7 +215,7 @@ def _with_operators(asked: Asked, trace: Trace, program: Program, operators: Ope
         return np.array(values, dtype=np.intp)[chain]
 
     is_rest = (asked.place == NO_NODE) & (program.launch_work != Work.OPTIMIZER)
-    rest = np.where(is_rest, its[program.event], NO_LINE)
+    rest = np.where(is_rest, around[program.event], NO_LINE)
     inner = by_chain([index[line] if line >= 0 else NO_LINE for line in operators.inner])
     return replace(
         asked,
@@ -228,5 +228,5 @@ def _with_operators(asked: Asked, trace: Trace, program: Program, operators: Ope
         line=_of(by_chain([each[0] if each else NO_LINE for each in chains]), rest, otherwise=asked.line),
         inner=_of(inner, rest, otherwise=asked.inner),
         node=_of(name_of_row + len(lines.names), rest, otherwise=asked.node),
-        chain=np.where(asked.chain == NO_LINE, _of(chain + len(lines.chains), its), asked.chain),
+        chain=np.where(asked.chain == NO_LINE, _of(chain + len(lines.chains), around), asked.chain),
     )

@@ -5,7 +5,7 @@ In: a trace, its program. Out: the events of such detours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from ..lanes.program import EventKind, Program
 from ..lanes.replay import launching
 from ..trace.dialect import TO_DEVICE, TO_HOST, Kind
 from ..trace.table import Trace
-from .by_line import NO_LINE, Asked, around
+from .by_line import Asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def detours(trace: Trace, program: Program, asked: Asked | None) -> Detours | No
     if asked is None:
         return found
     spent = found.host_work(program).sum(axis=1)[program.event]
-    return Detours(events=events, begin=begin, site=asked.main_line(events[program.event], spent))
+    return replace(found, site=asked.main_line(events[program.event], spent))
 
 
 def _events(trace: Trace, program: Program) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -56,20 +56,25 @@ def _events(trace: Trace, program: Program) -> tuple[NDArray[np.bool_], NDArray[
     sends, brings = (
         launching(program, trace.named(way, program.activity_row)) for way in (TO_HOST, TO_DEVICE)
     )
-    if not (sends.any() and brings.any()):
+    forwards = trace.rows(Kind.ANNOTATION, named="forward")
+    if not (sends.any() and brings.any() and len(forwards)):
         return found, begin
-    others = launching(program, program.activity_row >= 0) & ~sends & ~brings
-    inside = around(trace, program, trace.rows(Kind.ANNOTATION, named="forward"))
-    sent, forward = -1, NO_LINE
-    for event in np.flatnonzero(sends | brings | others).tolist():
-        if others[event] or inside[event] != forward:
-            sent = -1
-        forward = int(inside[event])
-        if sends[event] and sent < 0 and forward != NO_LINE:
+    # A trace has millions of launches, and few copies.
+    copies = np.flatnonzero(sends | brings)
+    launches, calls = np.diff(program.first_activity) > 0, program.row[copies]
+    others = launches & ~sends & ~brings
+    inside = trace.ranges(forwards).innermost(trace.ts_ns[calls], trace.tid[calls])
+    # What is launched in between, and the end of the forward, begin anew.
+    stretches = zip(np.cumsum(others)[copies].tolist(), inside.tolist(), strict=True)
+    sent, last = -1, (0, -1)
+    for event, stretch in zip(copies.tolist(), stretches, strict=True):
+        if stretch != last:
+            sent, last = -1, stretch
+        if sends[event] and sent < 0 and stretch[1] >= 0:
             sent = event
         elif brings[event] and sent >= 0:
             found[sent : event + 1] = begin[sent] = True
     # Of pageable memory the call that copies and the one that waits are two.
-    waits = (program.kind == EventKind.SYNC) & (np.diff(program.first_activity) == 0)
+    waits = (program.kind == EventKind.SYNC) & ~launches
     found[1:] |= found[:-1] & waits[1:]
     return found, begin

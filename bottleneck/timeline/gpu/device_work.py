@@ -268,9 +268,9 @@ def filled_share(trace: Trace, program: Program) -> NDArray[np.float64]:
 
 
 def _alike(trace: Trace, program: Program) -> NDArray[np.float64]:
+    """Return how many activities of a step have the name of each, (m,)."""
     names = trace.name[program.activity_row]
-    _, which, counts = np.unique(names, return_inverse=True, return_counts=True)
-    return np.maximum(1.0, counts[which] / max(1, program.steps))
+    return np.maximum(1.0, np.bincount(names)[names] / max(1, program.steps))
 
 
 def optimizer_seen(trace: Trace) -> tuple[str, int]:

@@ -252,16 +252,15 @@ def rare_nodes(
         return rare, ()
     extras = tree.extras()
     whole_ms = tree.root.total_ms - usual_ms / rare.every
-    beside = [each for each in extras if rare.evaluates and _is_beside(each, extras, tree)]
     if rare.evaluates:
-        aside = bool(extras) and extras[0] in beside
+        aside = bool(extras) and _is_beside(extras[0], extras, tree)
     else:
         # A model may act there, and what its actions meet takes longer; a rollout is left as it is.
         aside = bool(extras) and not (extras[0].evaluates or extras[0].leaves_out)
     if aside and 2 * extras[0].total_ms >= whole_ms:
         rare = replace(rare, what=OTHER, waits_ms=0.0, computes_ms=0.0)
     elif rare.evaluates:
-        named = next((each for each in beside if each.call), None)
+        named = next((each for each in extras if each.call and _is_beside(each, extras, tree)), None)
         if named is not None:
             rare = replace(rare, beside=named.call, beside_ms=named.total_ms * rare.every)
         return rare, ()

@@ -24,7 +24,7 @@ from ... import autograd_private
 from ...autograd_private import has_gradient_hooks
 from ...events.hooks import goes_to_device
 from ...facts.repeats import given, random_state
-from ...facts.values import ModuleKey, Values
+from ...facts.values import ModuleKey, Values, needs_of
 from ...lines.backward_graph import freed_by, numbers_of, roots_of
 from ...lines.functions import Functions, call_from, tensors_of
 from ...lines.sites import is_library
@@ -32,10 +32,9 @@ from .base import Patch, Program
 
 _PASSES = 2
 """Steps, or without optimizers backward passes, before which each module is looked at."""
-_PASSES_OF_LINES = 4
-"""The same of lines that copy: a step of two models has two passes."""
-_MOST_PASSES = 8
-"""The same where several optimizers update, and one of them seldom or never."""
+_MOST_PASSES = 4
+"""Backward passes before which lines that copy are looked at, and modules at most: a step of two models has
+two, and an optimizer may update seldom or never."""
 _is_compiling = torch.compiler.is_compiling
 _Looked = TypeVar("_Looked")
 
@@ -59,9 +58,9 @@ class _Known:
     """The pass in which it was made."""
     asked: int
     """The same, or that in which it was asked for last."""
-    needs: tuple[bool, ...] = ()
+    needs: tuple[bool, ...]
     """Of a module's: which parameters needed a gradient."""
-    roots: frozenset[int] = frozenset()
+    roots: frozenset[int]
     """The numbers of the nodes at which its backward begins."""
 
     @property
@@ -178,20 +177,15 @@ class CalledOnce(Patch):
                 if not self._looks_at(id(module)):
                     return original(module, *args, **kwargs)
                 key = self._key_of(module, args, kwargs)
-                graded = torch.is_grad_enabled()
-                needs = self._needs(module) if graded and key is not None else ()
-                wants = graded and (
-                    any(needs) or any(each.requires_grad for each in tensors_of((args, kwargs)))
-                )
+                needs, wants = needs_of(self._parameters[id(module)][1], (args, kwargs))
                 known = self._answer(id(module), id(module), key, wants=wants, needs=needs)
                 if known is not None:
                     return known
-                random = self._random_state()
+                random, graded = self._random_state(), torch.is_grad_enabled()
                 output = original(module, *args, **kwargs)
                 if key is not None and _is_plain(output) and self._random_state() == random:
                     self._drop_outdated(id(module), key)
-                    kept = self._keep(id(module), key, output, place=id(module), needed=not graded)
-                    kept.needs = needs
+                    self._keep(id(module), key, output, place=id(module), needed=not graded, needs=needs)
                 return output
             finally:
                 self._inside -= 1
@@ -251,9 +245,6 @@ class CalledOnce(Patch):
         wanted = self._is_new or which in self._repeating
         return wanted and not _is_compiling() and not autograd_private.in_backward()
 
-    def _needs(self, module: torch.nn.Module) -> tuple[bool, ...]:
-        return tuple(each.requires_grad for each in self._parameters[id(module)][1])
-
     def _answer(
         self,
         which: int | None,
@@ -295,11 +286,12 @@ class CalledOnce(Patch):
         *,
         place: Hashable,
         needed: bool,
-    ) -> _Known:
+        needs: tuple[bool, ...] = (),
+    ) -> None:
         """Keep an output; `needed`: with gradients on it may need one, which it does not now."""
         tensors = list(tensors_of(output))
         bare = not needed and not any(each.requires_grad for each in tensors)
-        kept = self._known[which][key] = _Known(
+        self._known[which][key] = _Known(
             place=place,
             output=output,
             versions=[each._version for each in tensors],
@@ -308,9 +300,9 @@ class CalledOnce(Patch):
             is_bare=bare,
             made=self._passes + 1,
             asked=self._passes + 1,
+            needs=needs,
             roots=numbers_of(roots_of(tensors)),
         )
-        return kept
 
     def _drop_outdated(self, which: int, new: ModuleKey) -> None:
         """Drop what a module, and functions, have made of parameters that have changed since."""
@@ -328,7 +320,7 @@ class ConstantsKept(Patch):
     fix = "FX521"
     live = True
     for_ranks = True
-    settles = 1 + _PASSES_OF_LINES
+    settles = 1 + _MOST_PASSES
     says = ("{} made once and handed out again", "constant")
     nothing_to_do = "no line copied the same numbers to the device again"
     stays_on_host: ClassVar[bool] = False
@@ -387,7 +379,7 @@ class ConstantsKept(Patch):
         """Return the user's call that is running, unless it is known to copy other numbers each time."""
         frame = sys._getframe(2)
         line = (frame.f_code, frame.f_lasti)
-        wanted = self._passes < _PASSES_OF_LINES or line in self._repeating
+        wanted = self._passes < _MOST_PASSES or line in self._repeating
         return line if wanted and not is_library(frame.f_code.co_filename) else None
 
     def _once(
@@ -417,7 +409,7 @@ class ConstantsKept(Patch):
             # Kept from the second time on: batches that are never alike take no memory.
             self._repeating.add(line)
             self._kept[what] = made, made._version
-        elif self._passes < _PASSES_OF_LINES:
+        elif self._passes < _MOST_PASSES:
             self._seen.add(what)
         return made
 

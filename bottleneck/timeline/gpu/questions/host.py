@@ -6,7 +6,6 @@ In: a `Program`, masks over its activities, the circumstances. Out: `Question`s.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from ...lanes.calibrate import Calibration
 from ...lanes.labels import Work
 from ...lanes.program import PARTS, EventKind, Program
 from ...lanes.questions import Question, without_waits
-from ...lanes.replay import Edit, not_called
+from ...lanes.replay import Edit
 from ..device_masks import DeviceWork
 from ..edits import seams_gone
 from .circumstances import Circumstances
@@ -110,9 +109,9 @@ def operator_questions(program: Program, known: Circumstances) -> Iterator[Quest
     edit = Edit(work=dict.fromkeys(here, 0.0), drop_at=gone, duration=np.where(copied, 0.0, 1.0))
     mostly = None
     if detours is not None:
-        away = detours.host_work(program)
-        launched = not_called(program, detours.events)
-        edit = edit.and_also(replace(launched, gone=away, drop_at=detours.events))
+        away, events = detours.host_work(program), detours.events
+        kept = np.where(events[program.event], 0.0, 1.0)
+        edit = edit.and_also(Edit(gone=away, duration=kept, drop_at=events))
         # What NumPy and Python do at once may take many operators.
         mostly = detours if away.sum() >= program.work[:, here].sum() else None
     yield Question(
