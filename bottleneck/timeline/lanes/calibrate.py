@@ -15,7 +15,7 @@ step.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
@@ -41,6 +41,8 @@ _SHORTEST = 0.5
 """No kernel takes less of its traced time than this."""
 _PROBE = 0.02
 """Relative change of a factor by which it is found what the step depends on."""
+_DEVICE = 2
+"""Place of the device's factor behind those of dispatch and of other host work."""
 _CLOSE = 0.005
 """Share of the step without its wait for input by which a replay may miss the step."""
 _DECIDES = 0.9
@@ -243,39 +245,55 @@ class _Speed:
         target, near = self.target_ns, self.near_ns
         if abs(self.step(prior) - target) <= near:
             return _Fit(scale=prior)
+        if measured and (fit := self._nearest(prior)) is not None:
+            return fit
         least = self.step(_LOW)
         if least > target + near:
             return self._shorter_device(prior)
         if self.step(_HIGH) < target - near:
-            if measured:
-                return replace(self._slower(prior), doubt=_SLOWER)
             device = _solve(lambda d: self.step(1.0, d), target, 1.0, 2.0)
             return _Fit(scale=1.0, device=device, device_scale=device, doubt=_SLOWER)
         # Where the device alone is as long, the host may take as much and no less.
         scale = _solve(self.step, target if least < target else target + near, _LOW, _HIGH)
-        if measured and scale > prior:
-            return self._slower(prior)
         return _Fit(scale=scale, doubt=_disturbed(scale) if scale > 1.25 else None)
 
-    def _slower(self, prior: float) -> _Fit:
-        """Make dispatch, other host work and the device slower until they give the true step.
+    def _nearest(self, prior: float) -> _Fit | None:
+        """Change dispatch and other host work, and make the device slower, until they give the true step.
 
         Each by as much as the step depends on it: of all ways to get there, the one of the smallest changes
         (least squares), so that a device that decides the step alone leaves the host as it was measured.
+        None where the device would have to be faster, which kernels hardly are without the profiler.
         """
 
         def step(dispatch: float, host: float, device: float) -> float:
             edit = self.edit(prior * dispatch, device).and_also(Edit(work={Work.HOST: host}))
             return self.replay.run(edit).step_ns
 
-        plain = step(1.0, 1.0, 1.0)
-        more = 1.0 + _PROBE * np.eye(3)
-        slopes = np.array([step(*factors) / plain - 1.0 for factors in more.tolist()]) / _PROBE
+        plain, target = step(1.0, 1.0, 1.0), self.target_ns
+        longer = 1.0 if plain < target else -1.0
+        probes = 1.0 + longer * _PROBE * np.eye(3)
+        slopes = np.array([longer * (step(*factors) / plain - 1.0) for factors in probes.tolist()]) / _PROBE
+        if longer < 0 and slopes.argmax() == _DEVICE:
+            return None
+        slopes[_DEVICE] *= longer > 0
         slopes = np.maximum(slopes / max(float(slopes.max()), _EXACT), 0.0)
-        far = _solve(lambda x: step(*(1.0 + x * slopes).tolist()), self.target_ns, 0.0, _HIGH / prior)
-        dispatch, host, device = (1.0 + far * slopes).tolist()
+        far = _solve(
+            lambda x: longer * step(*(1.0 + longer * x * slopes).tolist()),
+            longer * target,
+            0.0,
+            _HIGH / prior if longer > 0 else 1.0 - _LOW,
+        )
+        dispatch, host, device = (1.0 + longer * far * slopes).tolist()
+        if longer < 0 and step(dispatch, host, device) > target + self.near_ns:
+            return None
+        unreached = longer > 0 and self.step(_HIGH) < target - self.near_ns
         self.factors[Work.HOST] = host
-        return _Fit(scale=prior * dispatch, device=device, device_scale=device)
+        return _Fit(
+            scale=prior * dispatch,
+            device=device,
+            device_scale=device,
+            doubt=_SLOWER if unreached else None,
+        )
 
     def _shorter_device(self, prior: float) -> _Fit:
         """Even a free host is too slow: the device was slower while it was traced."""

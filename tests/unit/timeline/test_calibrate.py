@@ -159,3 +159,20 @@ def test_a_host_of_known_speed_keeps_it_where_the_timed_steps_are_far_longer_tha
     assert found.replayed_true_ms == pytest.approx(25.0, rel=1e-3)
     assert found.dispatch_scale == pytest.approx(0.5, rel=0.01)
     assert [doubt.code for doubt in found.doubts] == [DoubtCode.BASELINE_SLOWER]
+
+
+@pytest.mark.parametrize("numpy_ms", [48.0, 60.0])
+def test_where_python_took_longer_while_traced_dispatching_is_not_made_free_for_it(numpy_ms: float) -> None:
+    """A step of NumPy, of which alone the trace has as much as the true step, or more, beside dispatching."""
+    events: list[dict] = [{"kind": EventKind.MARK}]
+    for _ in range(4):
+        work = {Work.HOST: numpy_ms * MS, Work.DISPATCH: 12 * MS}
+        events += [{"kind": EventKind.LAUNCH, "work": work, "acts": [(0, 0.1 * MS, 2, -1)]}]
+        events += [{"kind": EventKind.MARK}]
+    replay = Replay(make_program(events, latency=0.0, spacing=0.0))
+    found = calibrate(replay, 50.0, host_scale=0.5)
+    assert found.replayed_true_ms == pytest.approx(50.0, rel=5e-3)
+    assert found.dispatch_scale == pytest.approx(0.5, rel=0.05)
+    without = replay.run(found.base.and_also(Edit(work={Work.HOST: 0.0})))
+    assert without.step_ns / MS == pytest.approx(6.0, rel=0.05)
+    assert not found.doubts
