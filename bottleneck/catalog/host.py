@@ -209,12 +209,13 @@ writer.join()  # before the next one, or at the end""",
         id="FX532",
         title="Do for all at once what a loop does one by one",
         named="Do for all at once what {call} does one by one",
-        addresses=("BN904",),
+        addresses=("BN904", "BN101"),
+        for_rounds=True,
         what_to_change="The call goes through tensors, samples or nodes in a Python loop, with a few small operations"
         " in each round. Weights, gradients and averages are lists of tensors: torch._foreach_ functions handle all of a"
         " list in a few launches. Samples, priorities and nodes of a tree fit into arrays: NumPy or torch handle"
-        " a whole batch in one operation per level.",
-        when=seen("host.extra_loop", "==", True, "a Python loop is most of it"),
+        " a whole batch in one operation per level. Images of one size are one tensor, and what differs by image a"
+        " factor that broadcasts.",
         keeps_what="FX504",
         what_if_bound=True,
         bound_weight=_LOOP_WEIGHT,
@@ -226,6 +227,7 @@ import torch
 
 norms = torch._foreach_norm(grads)  # was: [g.norm() for g in grads]
 ids = torch.tensor([numbers[word] for word in words])  # not one by one
+images = jitter(images, factors.view(-1, 1, 1, 1))  # not image by image
 with torch.no_grad():
     # was: for a, w in zip(averages, weights): a.lerp_(w, 1 - m)
     torch._foreach_lerp_(averages, weights, 1 - m)""",

@@ -123,12 +123,15 @@ def _for_call(
 
 
 def _names_call(fix: Fix, finding: Finding) -> int:
-    """Return how much a finding says of the call that a fix is about; 0 if it names none."""
-    return len(fix.addresses) - fix.addresses.index(finding.code) if finding.call else 0
+    """Return how much a finding says of the call that a fix is about; 0 if it names none, or all do."""
+    named = finding.call and not fix.for_rounds
+    return len(fix.addresses) - fix.addresses.index(finding.code) if named else 0
 
 
 def _is_for(fix: Fix, finding: Finding, claimed: tuple[str, ...]) -> bool:
-    """Return whether a fix is meant for the call that a finding names, if it names one."""
+    """Return whether a fix is meant for the call that a finding names, if it names one, or for its rounds."""
+    if fix.for_rounds:
+        return finding.in_rounds
     if not finding.call:
         return True
     if fix.for_calls:

@@ -203,6 +203,8 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     for_calls: tuple[str, ...] = ()
     """Of findings that name a call: those that it is made for, by how `Finding.callee` begins. Empty: any
     that no other fix is made for."""
+    for_rounds: bool = False
+    """Only of findings about what the rounds of a loop do."""
     named: str = ""
     """Its title where the finding, or what the run says about it, names a call: `{call}` stands for that."""
     conflicts: tuple[str, ...] = ()

@@ -151,6 +151,12 @@ class CodeNode(msgspec.Struct, frozen=True, kw_only=True):
         """
         return self.own_ms() if self.in_rounds else sum(child.looped_ms() for child in self.children)
 
+    def parts(self, role: Role) -> list[CodeNode]:
+        """Return what has a role, without what it calls."""
+        return (
+            [self] if self.role == role else [part for child in self.children for part in child.parts(role)]
+        )
+
     def own_ms(self) -> float:
         """Return the time of it that no function of a library takes but torch's operators, ms per step."""
         beneath_ms = sum(child.ms for child in self.children)

@@ -381,6 +381,9 @@ INPUTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "FX531": lambda _: {"device": "cpu", "Net": lambda: torch.nn.Linear(8, 2)},
     "FX532": lambda _: {
         "words": ["a", "b"],
+        "images": torch.rand(2, 3, 4, 4),
+        "factors": torch.rand(2),
+        "jitter": torch.mul,
         "numbers": {"a": 1, "b": 0},
         "m": 0.9,
         **{name: list(torch.nn.Linear(8, 2).parameters()) for name in ("averages", "weights", "grads")},

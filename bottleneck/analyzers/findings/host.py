@@ -20,7 +20,7 @@ from ...model.view import CodeNode
 from ...model.words import ms, percent
 from ...timeline.cpu.reading import waiting_threads
 from ...timeline.result import SpanKind
-from ...timeline.steps.loop_lines import MAIN_SHARE, NEARLY_ALL
+from ...timeline.steps.loop_lines import MAIN_SHARE, NEARLY_ALL, rounds_of
 from ..base import Analyzer, Facts
 
 _Line: TypeAlias = tuple[str, int, str]
@@ -164,7 +164,8 @@ def _at_line(node: CodeNode | None, site: SourceSite | None) -> CodeNode | None:
 
 
 def _about(finding: Finding, node: CodeNode) -> Finding:
-    return msgspec.structs.replace(finding, call=f"`{node.name}`", callee=node.callee)
+    in_rounds = rounds_of([node]) is not None
+    return msgspec.structs.replace(finding, call=f"`{node.name}`", callee=node.callee, in_rounds=in_rounds)
 
 
 def _within(node: CodeNode) -> CodeNode:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from ...model.codes import Part, WhatIf
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.words import byte_size, ms, percent
 from ...timeline.result import SpanKind
-from ...timeline.steps.loop_lines import MAIN_SHARE
+from ...timeline.steps.loop_lines import MAIN_SHARE, rounds_of
 from ...timeline.steps.starts import LoaderStarts, WorkerStarts
 from ...timeline.steps.supply import burst_share, production_ms
 from ..base import Analyzer, Facts, predicted_evidence
@@ -44,7 +46,8 @@ class WaitingForInput(Analyzer):
     What to do
         Raise num_workers until the loader keeps up. If batches are slow to produce (BN102), make
         producing them cheaper or do the work once, ahead of the training. Without a DataLoader,
-        move the work into one: its workers overlap with the step.
+        move the work into one: its workers overlap with the step. Where the rounds of a loop make the
+        batch sample by sample, do it for all at once.
 
     Source
         torch.utils.data documentation, "Single- and Multi-process Data Loading"; Mohan et al.,
@@ -115,13 +118,19 @@ class WaitingForInput(Analyzer):
         where = "makes its own input" if own else "waits for its input"
         title = f"Each step {where} for {ms(cost)}"
         slow, starts = facts.timeline.input_call, facts.timeline.starts
+        rounds = (
+            rounds_of(facts.timeline.tree.parts("input")) if loader is None and facts.timeline.tree else None
+        )
         if starts is not None and starts.cost_ms >= MAIN_SHARE * cost:
             title += f", {ms(starts.cost_ms)} of it to start workers"
             sites = [*(each.loader.site for each in starts.loaders), *sites]
+        elif rounds is not None and rounds.site is not None:
+            title += f", mostly in the rounds of a loop: `{rounds.name}` at {rounds.site.short}"
+            sites = [rounds.site, *sites]
         elif slow is not None:
             title += f", mostly for `{slow.call or slow.site.function}` at {slow.site.short}"
             sites = sites if slow.site in sites else [slow.site, *sites]
-        yield self.finding(
+        found = self.finding(
             facts,
             title,
             answer=answer,
@@ -130,6 +139,11 @@ class WaitingForInput(Analyzer):
             evidence=evidence,
             sites=sites,
             not_this="Only waiting that overlaps with no other work is counted.",
+        )
+        yield (
+            found
+            if rounds is None
+            else msgspec.structs.replace(found, call=f"`{rounds.name}`", in_rounds=True)
         )
 
 

@@ -15,7 +15,7 @@ from ...model.memory import MemorySummary
 from ...model.run import CompileFacts, JsonValue, LoaderFacts, Run, Window
 from ...timeline.cpu.reading import waiting_threads
 from ...timeline.result import SpanKind, Timeline
-from ...timeline.steps.loop_lines import MAIN_SHARE, NEARLY_ALL
+from ...timeline.steps.loop_lines import MAIN_SHARE
 from ...timeline.steps.supply import batches_per_iterator, is_bursty, training_loader
 from .compile_facts import break_kind, changed_sizes, size_multiple
 from .context_keys import CONTEXT_KEYS
@@ -273,10 +273,7 @@ def build_context(
     out["host.before_update_share"] = _host_share(timeline, SpanKind.BEFORE_MODEL, SpanKind.IN_LOSS)
     out |= _unnamed(timeline) | _made(timeline)
     if timeline.extras:
-        most = timeline.extras[0]
-        out["host.leaves_out"] = most.leaves_out or None
-        looped_ms = most.looped_ms()
-        out["host.extra_loop"] = looped_ms > 0 and looped_ms >= NEARLY_ALL * most.ms
+        out["host.leaves_out"] = timeline.extras[0].leaves_out or None
     for key, question in _STEPS_WITH.items():
         answer = timeline.what_ifs.get(question)
         if answer is not None:

@@ -162,7 +162,6 @@ CONTEXT_KEYS: dict[str, str] = {
     "host.tensors_made_in": 'str: role of the line that makes most tensors of lists: "forward", "input", ...',
     "host.on_device_ms": "float: the step with what the host computes for the GPU computed there",
     "host.leaves_out": "str: file and name of the function that is most extra work, if its value is not used",
-    "host.extra_loop": "bool: rounds of a Python loop of the user's own lines are the most extra work",
     "host.before_update_share": "float: of other host work, needed by the update that follows",
     "loop.share": "float: of the step, in one Python loop and its backward; 0 if none was seen",
     "loop.owner": 'str: library whose trainer owns the loop, "transformers" or "lightning"; empty: none',

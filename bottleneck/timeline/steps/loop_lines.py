@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...model.run import SAMPLED, SAMPLED_BACKWARD, LoopTime, Run, SiteTime, SourceSite
+from ...model.view import CodeNode
 
 _FEWEST_SAMPLES = 8
 """Fewest samples, a millisecond apart; a quarter more or less is chance."""
@@ -20,6 +21,16 @@ MAIN_SHARE = 0.25
 """A line, a span or a loop with less of a cost than this is not where it arises."""
 NEARLY_ALL = 0.8
 """What one line or loop has so much of is its own."""
+
+
+def rounds_of(nodes: Sequence[CodeNode]) -> CodeNode | None:
+    """Return the dearest rounds of loops in which the user's lines and operators do nearly all of some code.
+
+    Of nested ones the outer; None where it is not done in rounds.
+    """
+    looped = [(node.looped_ms(), node) for whole in nodes for node in whole.walk() if node.in_rounds]
+    nearly = 0 < NEARLY_ALL * sum(node.ms for node in nodes) <= sum(node.looped_ms() for node in nodes)
+    return max(looped, key=lambda each: each[0])[1] if nearly else None
 
 
 def main_site(run: Run | None, *parts: str) -> SourceSite | None:

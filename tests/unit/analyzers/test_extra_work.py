@@ -14,6 +14,7 @@ from torch_bottleneck.analyzers.findings.host import (
     PythonWithoutOperators,
     TensorsOfLists,
 )
+from torch_bottleneck.analyzers.findings.input_bound import WaitingForInput
 from torch_bottleneck.analyzers.sections.context import build_context
 from torch_bottleneck.catalog.match import match
 from torch_bottleneck.harness.lines.calls import call_at
@@ -96,6 +97,42 @@ def test_a_loop_of_the_users_own_lines_is_offered_all_at_once(
     assert ("FX532" in found) == is_loop
     if is_loop:
         assert found["FX532"] == f"Do for all at once what `{work.name}` does one by one"
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"), [({60}, 60), ({30, 60}, 30), (set(), None)], ids=["a loop", "a loop in one", "no loop"]
+)
+def test_a_loop_that_makes_the_batch_is_offered_all_at_once_at_its_line(
+    lines: set[int], line: int | None
+) -> None:
+    made = msgspec.structs.replace(
+        in_rounds(node("augment()", 30, 40.0, node("jitter()", 60, 39.0)), lines), role="input"
+    )
+    made = msgspec.structs.replace(
+        made, children=tuple(msgspec.structs.replace(each, role="input") for each in made.children)
+    )
+    step = CodeNode(name="step", role="step", ms=100.0, share=1.0, children=(made,))
+    known = facts("gpu", parts={Part.INPUT: 1.0}, saves={WhatIf.INPUT_READY: 40.0}, tree=step)
+    (found,) = WaitingForInput().find(known)
+    offered = {each.fix: each for each in match([found], {}, known.timeline.what_ifs, 100.0)}
+    assert ("FX532" in offered) == found.in_rounds == (line is not None)
+    if line is not None:
+        assert found.sites[0].line == line
+        name = {30: "augment()", 60: "jitter()"}[line]
+        assert offered["FX532"].title == f"Do for all at once what `{name}` does one by one"
+        assert (offered["FX532"].predicted_ms, offered["FX532"].bound) == (60.0, True)
+
+
+def test_of_two_loops_the_dearer_is_offered_all_at_once() -> None:
+    extra = in_rounds(node("average()", 30, 5.0), {30})
+    made = msgspec.structs.replace(in_rounds(node("jitter()", 60, 40.0), {60}), role="input")
+    step = CodeNode(name="step", role="step", ms=100.0, share=1.0, children=(made,))
+    known = facts(
+        "gpu", parts={Part.INPUT: 1.0}, saves={WhatIf.INPUT_READY: 40.0}, tree=step, extras=(extra,)
+    )
+    found = [*ExtraWork().find(known), *WaitingForInput().find(known)]
+    offered = {each.fix: each.finding for each in match(found, {}, known.timeline.what_ifs, 100.0)}
+    assert offered["FX532"] == "BN101"
 
 
 def test_host_work_at_a_line_that_the_step_is_known_to_spend_its_time_in_is_called_by_its_call() -> None:
