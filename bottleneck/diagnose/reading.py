@@ -134,7 +134,7 @@ def _read_timeline(
         true_ms=true_ms,
         run=basis.run,
         kept=basis.kept,
-        without_rare=basis.rare is not None,
+        rare=basis.rare,
         loaders=basis.loaders,
         compile_facts=rank.compile,
         true_is_profiled=basis.summary.true_is == "profiled",

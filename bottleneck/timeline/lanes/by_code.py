@@ -247,7 +247,13 @@ def rare_nodes(
     An evaluation stays one, by its own lines, unless most of the time goes to what is done beside it.
     """
     usual_ms = rare.covers * ordinary_ms
-    tree = build_tree(stacks, true_ms=(usual_ms + rare.each_ms) / rare.every, phases_ms={}, steps="rare")
+    tree = build_tree(
+        stacks,
+        true_ms=(usual_ms + rare.each_ms) / rare.every,
+        phases_ms={},
+        steps="rare",
+        evaluation=rare.covers if rare.ungraded else 0,
+    )
     if tree is None:
         return rare, ()
     extras = tree.extras()

@@ -28,6 +28,7 @@ from ...model.stacks import Stacks
 from ..whose.plain import AboveOperators
 from ..whose.tree import Tree, build_tree
 from .baseline import Baseline, read_baseline
+from .rare import RareWork
 from .supply import InputSupply, input_supply, training_loader
 
 _EACH_BY_ITSELF = 2.0
@@ -52,8 +53,8 @@ class Facts:
     """Which steps of the baseline window stand behind `true_ms`."""
     loaders: Sequence[LoaderFacts] = ()
     compile_facts: CompileFacts | None = None
-    without_rare: bool = False
-    """`true_ms` is without what only some of the steps do."""
+    rare: RareWork | None = None
+    """What only some of the steps do, and `true_ms` is without."""
     true_is_profiled: bool = False
     """No unprofiled step time exists; the reading stays at profiled speed."""
     counted: Collection[str] = ()
@@ -85,7 +86,8 @@ class Facts:
             true_ms=self.true_ms,
             phases_ms=self.baseline.phases_ms,
             grown_ms=self.baseline.grown_ms,
-            steps="ordinary" if self.without_rare else "all",
+            steps="ordinary" if self.rare is not None else "all",
+            evaluation=self.rare.covers if self.rare is not None and self.rare.ungraded else 0,
             broken_at=broken_at,
             above=above,
         )

@@ -257,6 +257,7 @@ def build_tree(
     phases_ms: Mapping[str, float],
     grown_ms: float = 0.0,
     steps: Literal["all", "ordinary", "rare"] = "ordinary",
+    evaluation: int = 0,
     broken_at: Collection[tuple[str, int]] = (),
     above: AboveOperators | None = None,
 ) -> Tree | None:
@@ -264,12 +265,16 @@ def build_tree(
 
     `phases_ms` is empty where phases were not timed. `grown_ms` of the time outside them is what the first
     steps had not: the samples are of a few steps, and training does not grow, so that is extra work. Which
-    steps: "rare" are those that hold what the others lack, and "all" lacks only a single one of these.
-    `broken_at`: see `Roles`. `above`: what of the user's calls operators; None where that is not known.
+    steps: "rare" are those that hold what the others lack, "ordinary" the others, and "all" both. Where what
+    is rare is a pass without gradients, `evaluation` is over how many steps one goes; 0: it is another thing.
+    A single step that holds anything else is left out of all. `broken_at`: see `Roles`. `above`: what of the
+    user's calls operators; None where that is not known.
     """
-    ordinary = _ordinary(stacks.step_ms)
-    far = set(range(len(stacks.step_ms))) - ordinary
-    kept = far if steps == "rare" else ordinary | far if steps == "all" and len(far) > 1 else ordinary
+    far = _far(stacks.step_ms)
+    rare = _evaluating(stacks, far, over=evaluation) if evaluation else far
+    apart = rare if steps == "ordinary" else set()
+    single = far - apart if len(far - apart) == 1 else set()
+    kept = rare if steps == "rare" else set(range(len(stacks.step_ms))) - apart - single
     chains = [tuple(stacks.frames[k] for k in stack) for stack in stacks.stacks]
     packages = [tuple(stacks.frames[k] for k in stack) for stack in stacks.below] or [()] * len(chains)
     places = with_packages(stacks, chains, packages)
@@ -395,13 +400,18 @@ def _leave_calls(
     return found
 
 
-def _ordinary(step_ms: Sequence[float]) -> set[int]:
-    """Return the steps that hold nothing that the others lack."""
-    if not step_ms:
-        return set()
-    usual = median(step_ms)
+def _far(step_ms: Sequence[float]) -> set[int]:
+    """Return the steps that hold something that the others lack."""
+    usual = median(step_ms) if step_ms else 0.0
     far = {k for k, ms in enumerate(step_ms) if ms > _FAR_LONGER * usual}
-    return set(range(len(step_ms))) - (far if len(far) <= _RARE * len(step_ms) else set())
+    return far if len(far) <= _RARE * len(step_ms) else set()
+
+
+def _evaluating(stacks: Stacks, far: set[int], *, over: int) -> set[int]:
+    """Return which of these steps belong to an evaluation that goes over so many; all if none is."""
+    name = stacks.phases.index("evaluation") if "evaluation" in stacks.phases else None
+    ends = {step for step, phase in zip(stacks.step, stacks.phase, strict=True) if phase == name}
+    return {step for step in far if not ends.isdisjoint(range(step, step + over))} or far
 
 
 def _scale(samples: list[_Sample], *, true_ms: float, phases_ms: Mapping[str, float]) -> None:

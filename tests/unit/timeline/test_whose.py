@@ -584,24 +584,49 @@ def test_rare_work_is_priced_by_line() -> None:
     assert node.price_ms == pytest.approx(75.0, rel=0.01)
 
 
+def acting(stacks: Stacks, *, at_steps: Sequence[int], ms: float) -> Stacks:
+    """Some steps in which a model acts for so long without gradients, too."""
+    acts = at(40, "policy()", function="play", loops=())
+    stacks.frames.append(acts)
+    stacks.stacks.append([len(stacks.frames) - 1])
+    stacks.phases.append("evaluation")
+    for step in at_steps:
+        stacks.step.append(step)
+        stacks.stack.append(len(stacks.stacks) - 1)
+        stacks.phase.append(len(stacks.phases) - 1)
+        stacks.after.append(stacks.phases.index("optimizer"))
+        stacks.us.append(round(1000 * ms))
+        stacks.counts.append(1)
+        stacks.step_ms[step] += ms
+    return stacks
+
+
+@pytest.mark.parametrize(
+    ("saves_at", "acts_at", "over", "known"),
+    [
+        ((3, 7), (4, 8), 1, [SAVING]),
+        ((3, 7), (4, 8), 2, []),
+        ((3,), (4, 8), 1, []),
+        ((3, 7), (3, 7), 1, []),
+        ((3, 7), (), 1, []),
+    ],
+    ids=["other steps", "the steps before", "one of them", "the same steps", "no pass seen"],
+)
+def test_long_steps_without_the_rare_pass_belong_to_the_ordinary_step(
+    saves_at: tuple[int, ...], acts_at: tuple[int, ...], over: int, known: list[StackFrame]
+) -> None:
+    stacks = acting(saving(at_steps=saves_at, ms=300.0), at_steps=acts_at, ms=200.0)
+    tree = build_tree(stacks, true_ms=120.0, phases_ms={}, evaluation=over)
+    assert tree is not None
+    assert [branch.frame for branch in tree.extras()] == known
+
+
 @pytest.mark.parametrize(
     ("simulated_ms", "what"), [(300.0, "other work"), (75.0, "other work"), (1.0, "forward passes")]
 )
 def test_where_a_model_acts_the_rare_work_is_what_takes_most_of_it(simulated_ms: float, what: str) -> None:
     """However long the steps are that hold none of it, here 70 ms."""
-    stacks = saving(at_steps=(3, 7, 11), ms=simulated_ms)
-    acts = at(40, "policy()", function="play", loops=())
-    stacks.frames.append(acts)
-    stacks.stacks.append([len(stacks.frames) - 1])
-    stacks.phases.append("evaluation")
-    for step in (3, 7, 11):
-        stacks.step.append(step)
-        stacks.stack.append(len(stacks.stacks) - 1)
-        stacks.phase.append(len(stacks.phases) - 1)
-        stacks.after.append(stacks.phases.index("optimizer"))
-        stacks.us.append(20_000)
-        stacks.counts.append(1)
-        stacks.step_ms[step] += 20.0
+    stacks = acting(saving(at_steps=(3, 7, 11), ms=simulated_ms), at_steps=(3, 7, 11), ms=20.0)
     rare = RareWork(
         what="forward passes", evaluates=False, each_ms=simulated_ms + 20.0, every=4.0, error_ms=0.0,
         steps=np.zeros(0, dtype=np.bool_),
