@@ -22,11 +22,12 @@ def _way(
     may_break: str = "Rounding differs in the last digits.",
     can_try: bool = False,
     conflicts: tuple[str, ...] = (),
+    in_rounds: bool = False,
 ) -> Fix:
     return Fix(
         id=fix_id,
         title=title,
-        addresses=("BN321",),
+        addresses=("BN509",) if in_rounds else ("BN321",),
         for_calls=(f"way:{name}",),
         what_to_change=text,
         what_if=WhatIf.CALL_GONE,
@@ -558,6 +559,7 @@ out = layer(torch.stack(rounds))""",
         ),
         source("https://github.com/xuhuihuang/ts-dar/pull/1", "ts-dar: by batch, not by sample", "10 times"),
         may_break="All rounds' results are held at once.",
+        in_rounds=True,
     ),
     _way(
         "FX375",
@@ -582,6 +584,7 @@ outputs, state = rnn(inputs)
             "A loop over LSTMCell and nn.LSTM",
         ),
         may_break="Dropout between layers differs from one that is written into the loop.",
+        in_rounds=True,
     ),
     _way(
         "FX376",

@@ -467,6 +467,7 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN506", "launches-block", _C.LAUNCH, names_call=True, within_others=True),
     CodeEntry("BN507", "model-called-in-parts", _C.LAUNCH, names_call=True, within_others=True),
     CodeEntry("BN508", "calls-go-through-modes", _C.LAUNCH, within_others=True),
+    CodeEntry("BN509", "calls-in-rounds", _C.LAUNCH, names_call=True, within_others=True),
     CodeEntry("BN601", "synchronisation-stalls", _C.SYNC, counts=True),
     CodeEntry("BN701", "blocking-copy", _C.TRANSFER),
     CodeEntry("BN702", "exposed-copies", _C.TRANSFER),

@@ -90,7 +90,7 @@ LINES_HAVE_ONE = {
     "analyzers/base.py",
     "analyzers/findings/compute.py",
     "analyzers/findings/host.py",
-    "analyzers/findings/kernels.py",
+    "analyzers/findings/calls.py",
     "analyzers/sections/context.py",
     "model/view.py",
     "timeline/whose/branch.py",

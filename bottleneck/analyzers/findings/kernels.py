@@ -15,8 +15,6 @@ from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.flops import PRODUCTS
 from ...model.run import SourceSite
 from ...model.words import ms, percent
-from ...timeline.lanes.costly import BACKWARD, python_names
-from ...timeline.result import CostlyCall
 from ..base import Analyzer, Facts, kernel_evidence, share_evidence
 from .launch import mostly_launching
 
@@ -27,7 +25,7 @@ def _lines_of(facts: Facts, is_meant: Callable[[str], bool]) -> list[SourceSite]
     return [node.site for node in lines if node.site is not None]
 
 
-def _priced(facts: Facts, *questions: QuestionKey) -> WhatIfResult | None:
+def priced(facts: Facts, *questions: QuestionKey) -> WhatIfResult | None:
     """The replay's answer, if it saves at least half a percent of the step."""
     answer = facts.ask(*questions)
     return answer if answer is not None and answer.saves_ms >= 0.005 * facts.true_ms else None
@@ -72,7 +70,7 @@ class MatmulWithoutTf32(Analyzer):
             return
         share = facts.number("kernels.matmul_fp32_share") or 0.0
         precision = facts.context.get("matmul.precision")
-        answer = _priced(facts, WhatIf.TF32)
+        answer = priced(facts, WhatIf.TF32)
         if answer is None or share < NEGLIGIBLE_SHARE or (precision in ("high", "medium")):
             return
         yield self.finding(
@@ -128,7 +126,7 @@ class Fp32WithoutAutocast(Analyzer):
         """Price bf16 where no autocast was seen, or where a part of the step is left out."""
         dtype = facts.context.get("autocast.dtype")
         low = facts.number("kernels.bf16_share") or 0.0
-        answer = _priced(facts, WhatIf.BF16)
+        answer = priced(facts, WhatIf.BF16)
         if facts.timeline.kind != "gpu" or answer is None:
             return
         in_part = low > (facts.number("kernels.matmul_fp32_share") or 0.0)
@@ -194,7 +192,7 @@ class AttentionMaterialises(Analyzer):
         share = facts.number("kernels.attention_unfused_share") or 0.0
         if share < NEGLIGIBLE_SHARE:
             return
-        answer = _priced(facts, WhatIf.FUSED_ATTENTION)
+        answer = priced(facts, WhatIf.FUSED_ATTENTION)
         yield self.finding(
             facts,
             f"Attention that writes its scores takes {percent(share)} of the step",
@@ -243,7 +241,7 @@ class MaskWithoutEffect(Analyzer):
         yield self.finding(
             facts,
             f"{masks.idle} of {masks.masked} attention masks mask nothing",
-            answer=_priced(facts, WhatIf.MASKS_GONE),
+            answer=priced(facts, WhatIf.MASKS_GONE),
             evidence=[Evidence(text=f"{masks.calls} calls with {masks.masked} masks", source="attention")],
             sites=[item.site for item in masks.sites],
             not_this="A mask that hides padding is needed.",
@@ -280,7 +278,7 @@ class IndexSummedSerially(Analyzer):
 
     def find(self, facts: Facts) -> Iterator[Finding]:
         """Report these kernels by their time."""
-        answer = _priced(facts, WhatIf.INDEX_SUMS_GONE)
+        answer = priced(facts, WhatIf.INDEX_SUMS_GONE)
         if answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
             return
         found = [row for row in facts.timeline.kernels if "indexing_backward" in row.name]
@@ -293,85 +291,6 @@ class IndexSummedSerially(Analyzer):
             sites=_lines_of(facts, lambda callee: callee == "IndexBackward0"),
             not_this="Where no row is named twice, there is nothing to gain.",
         )
-
-
-class CostlyCalls(Analyzer):
-    """One call computes more than is asked of it, and there is a cheaper way to the same result.
-
-    What it means
-        Some operators of torch do far more than their result needs: a quantile sorts all numbers, an
-        embedding with max_norm handles the rows of a batch one after the other, an argmax over an outer
-        axis jumps through memory, matrices of integers are multiplied without BLAS. An inverse is made
-        and only multiplied by, products are written out to be summed, a sort is read at its first few
-        numbers. A backward for each of several losses goes through what they share once for each.
-        A loop calls for each of its rounds what could be called once, on the arguments of all of them.
-
-    How it is measured
-        Calls that take more than 2 % of a step, and for which another way is known, are made in both
-        ways in a step of their own, forward and backward, with the arguments that they have there: the
-        other way counts where it gives the same, and is faster in each of five turns. Calls in a loop
-        count together. For them it is followed what is made from what: the rounds are one call only
-        where none is given what another one has made, or what Python has read of it. The trace tells
-        the time of the calls' operators, with their part of the backward. That a backward visits a node
-        which one before it has visited shows by the node's number.
-
-    What it costs you
-        The step is replayed with what the other way takes, where it was tried; else without the calls,
-        which is a bound, since the other way takes time, too. A trial in the running script puts the
-        other way in place of single calls.
-
-    What it is not
-        Not any call that takes long: only those for which people found and measured another way.
-
-    What to do
-        The fix says what to write in place of this call.
-
-    Source
-        The issues and pull requests that each fix names.
-    """
-
-    code = "BN321"
-
-    def find(self, facts: Facts) -> Iterator[Finding]:
-        """Name each such call and its line."""
-        for call in facts.timeline.costly:
-            answer = _priced(facts, (WhatIf.CALL_GONE, call.callee))
-            if answer is not None:
-                yield self._about(facts, call, answer)
-
-    def _about(self, facts: Facts, call: CostlyCall, answer: WhatIfResult) -> Finding:
-        tree = facts.timeline.tree
-        nodes = sorted(tree.walk() if tree is not None else (), key=lambda node: -node.ms)
-        names = {f"{name}()" for name in python_names(call.callee)}
-        by_name = [node.site for node in nodes if node.call.rpartition(".")[2] in names]
-        # Where a module makes the call, the line of the forward that takes longest is the nearest known.
-        leaves = [node.site for node in nodes if node.role == "forward" and not node.children]
-        found = self.finding(
-            facts,
-            _said_of(call, ms(answer.saves_ms)),
-            answer=answer,
-            evidence=[
-                Evidence(
-                    text=f"{call.count:.0f} calls per step",
-                    value=call.count,
-                    unit="1/step",
-                    source="trace",
-                )
-            ],
-            sites=[call.site, *by_name] if call.site or by_name else leaves[:1],
-            not_this="The other way takes time, too; for small inputs it may take longer."
-            if call.left is None
-            else "It was tried with the arguments of one step; with others it may differ.",
-        )
-        return msgspec.structs.replace(found, call=call.shown, callee=call.callee)
-
-
-def _said_of(call: CostlyCall, saves: str) -> str:
-    if call.callee == BACKWARD:
-        return f"Going back anew through what losses share takes {saves} per step"
-    if call.left is None:
-        return f"{call.shown} takes {saves} per step, forward and backward"
-    return f"{call.shown[:1].upper()}{call.shown[1:]}: another way saves {saves} per step, tried here"
 
 
 class NarrowKernels(Analyzer):
@@ -406,7 +325,7 @@ class NarrowKernels(Analyzer):
 
     def find(self, facts: Facts) -> Iterator[Finding]:
         """Name the operator and its line."""
-        answer, call = _priced(facts, WhatIf.KERNELS_SPREAD), facts.timeline.narrow
+        answer, call = priced(facts, WhatIf.KERNELS_SPREAD), facts.timeline.narrow
         if answer is None or call is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
             return
         found = self.finding(
@@ -456,7 +375,7 @@ class SizesUnaligned(Analyzer):
 
     def find(self, facts: Facts) -> Iterator[Finding]:
         """Name the largest of these products."""
-        answer = _priced(facts, WhatIf.SIZES_ALIGNED)
+        answer = priced(facts, WhatIf.SIZES_ALIGNED)
         flops = facts.run.flops if facts.run is not None else None
         if answer is None or flops is None:
             return
@@ -500,7 +419,7 @@ class NewMemoryFilled(Analyzer):
 
     def find(self, facts: Facts) -> Iterator[Finding]:
         """Report the fills."""
-        answer = _priced(facts, WhatIf.FILLS_GONE)
+        answer = priced(facts, WhatIf.FILLS_GONE)
         if answer is None:
             return
         yield self.finding(
@@ -539,7 +458,7 @@ class OptimizerUnfused(Analyzer):
 
     def find(self, facts: Facts) -> Iterator[Finding]:
         """Price the fused optimizer."""
-        answer = _priced(facts, WhatIf.OPTIMIZER_FUSED)
+        answer = priced(facts, WhatIf.OPTIMIZER_FUSED)
         flavour = facts.context.get("optimizer.flavour")
         if answer is None or flavour == "fused" or mostly_launching(facts, answer):
             return  # mostly launching: BN502
@@ -604,7 +523,7 @@ class LayoutConversions(Analyzer):
         share = facts.number("kernels.layout_share") or 0.0
         if share < 0.01:
             return
-        answer = _priced(facts, WhatIf.CHANNELS_LAST)
+        answer = priced(facts, WhatIf.CHANNELS_LAST)
         evidence = [share_evidence(share, "layout kernels")]
         if answer is not None:
             evidence.append(Evidence(text=answer.basis, source="replay"))
@@ -689,7 +608,7 @@ class CudnnOff(Analyzer):
 
     def find(self, facts: Facts) -> Iterator[Finding]:
         """Price it where it is off."""
-        answer = _priced(facts, WhatIf.CUDNN_ON)
+        answer = priced(facts, WhatIf.CUDNN_ON)
         if answer is None or answer.saves_ms < NEGLIGIBLE_SHARE * facts.true_ms:
             return
         yield self.finding(
@@ -735,7 +654,7 @@ class ZeroGradFills(Analyzer):
         yield self.finding(
             facts,
             f"Filling gradients with zeros takes {percent(share)} of the step",
-            answer=_priced(facts, WhatIf.ZERO_GRAD_FREE),
+            answer=priced(facts, WhatIf.ZERO_GRAD_FREE),
             time_ms=share * facts.true_ms,
             evidence=[Evidence(text="zero_grad(set_to_none=False) was called", source="hooks")],
             sites=facts.sites("zero_grad"),

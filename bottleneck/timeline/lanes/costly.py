@@ -37,6 +37,8 @@ CALLS = {
     "aten::repeat_interleave": REPEAT,
 }
 """Name of the operator -> what Python calls it; a fix names each of the latter. Beside `COSTLY_AT_TIMES`."""
+IN_ROUNDS = ("way:rounds", "way:sequence")
+"""Calls that the rounds of a loop make one by one."""
 BACKWARD = "torch.Tensor.backward"
 """A second one in a step goes through what the losses share anew."""
 _ONLY_WITH = {"aten::_sparse_addmm": "aten::_indices", "aten::repeat_interleave": "aten::expand"}

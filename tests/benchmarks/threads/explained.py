@@ -1127,7 +1127,7 @@ EXPLAINED: dict[str, str] = {
     ),
     "AB04": (
         "256 calls of small layers are work that one call does faster, not dispatch alone: said to be "
-        "compute. FX374 tried the calls one kind at a time; the sums and joins between them stay in it."
+        "compute. Since: launch-bound, with these calls in the headline. The sums and joins between stay."
     ),
     "AB05": "The loop's own dispatch is its price; operators on single rows stay, which the cure has not.",
     "AB06": (

@@ -12,7 +12,7 @@ from torch_bottleneck.model.codes import Part, WhatIf
 from torch_bottleneck.model.finding import Finding
 from torch_bottleneck.model.run import CompileFacts, GraphBreak, LoopTime, Run, SiteTime, SourceSite
 from torch_bottleneck.model.view import CodeNode
-from torch_bottleneck.timeline.result import HostSpan
+from torch_bottleneck.timeline.result import CostlyCall, HostSpan
 
 from .facts import STEP_MS, facts
 
@@ -232,6 +232,27 @@ LOOP_ON_CPU = facts(
 def test_beside_long_work_the_class_is_that_of_the_best_known_fix(fixes, expected):
     verdict = decide(LOOP_ON_CPU, find_all(LOOP_ON_CPU), judge(LOOP_ON_CPU), fixes=fixes)
     assert verdict.bottleneck_class is expected
+
+
+@pytest.mark.parametrize(
+    ("callee", "code", "expected"), [("way:rounds", "BN509", C.LAUNCH), ("way:inverse", "BN321", C.COMPUTE)]
+)
+def test_small_calls_that_one_call_can_make_are_launches_though_their_work_counts_as_computing(
+    callee, code, expected
+):
+    call = CostlyCall(callee=callee, count=256.0, left=0.2, shown="calls")
+    known = facts(
+        "cpu",
+        parts={Part.DISPATCH: 8.0},
+        saves={WhatIf.DISPATCH_FREE: 8.0, (WhatIf.CALL_GONE, callee): 55.0},
+        bounds=(WhatIf.DISPATCH_FREE,),
+        costly=(call,),
+    )
+    findings = find_all(known)
+    assert code in {finding.code for finding in findings if finding.callee == callee}
+    verdict = decide(known, findings, judge(known), fixes=[(code, 55.0)])
+    assert verdict.bottleneck_class is expected
+    assert (verdict.code == code) == (expected is C.LAUNCH)
 
 
 def test_a_loop_that_waits_more_than_it_dispatches_is_what_its_waits_are():
