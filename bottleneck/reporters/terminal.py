@@ -283,7 +283,9 @@ def _code(page: Page, diagnosis: Diagnosis, room: Room | None) -> bool:
             last = last[last.rfind(".", 0, last.find("(")) + 1 :]
         ways = (f"{row.role}: {row.name}", f"{row.role}: {last}", last)
         name = next((way for way in ways if len(way) <= room_left - len(at)), None)
-        name = name or shorten(last, room_left - len(at))
+        if name is None:
+            most = room_left - len(at)
+            name = f"{last[: most - 1].rstrip(' …')}…" if row.role == "device" else shorten(last, most)
         page.columns((f"{name:<{room_left - len(at)}}{figures}", "bold"), row.without, (at, "dim"))
     return True
 

@@ -5,6 +5,7 @@ In: a diagnosis. Out: rows of short, clean strings and numbers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ _MOST_LINES = 3
 _TRAINING = ("step", "forward", "backward", "update")
 """What every step consists of."""
 _NAME = 60
+_TARGET = re.compile(r"return |[^=(]+? [-+*/@|&^%]?= ")
+"""What comes before the expression of a line: the call is what a reader looks for."""
 _SEEN = 0.004
 """Share of the step below which a block is too narrow to be seen."""
 
@@ -48,6 +51,15 @@ class FlameBlock:
     depth: int
 
 
+def _named(node: CodeNode) -> str:
+    """Return what a line calls; of one that the device works for, the beginning of what it computes."""
+    text = clean(node.name)
+    if node.role == "device":
+        text = text[found.end() :] if (found := _TARGET.match(text)) else text
+        text = text if text.count("(") == text.count(")") else f"{text}…"
+    return text[:_NAME]
+
+
 def code_rows(diagnosis: Diagnosis) -> list[CodeRow]:
     """Return what costs most beside forward, backward and update, and the lines that the device works for.
 
@@ -67,7 +79,7 @@ def code_rows(diagnosis: Diagnosis) -> list[CodeRow]:
     found.sort(key=lambda node: -(node.price_ms or node.ms))
     return [
         CodeRow(
-            name=clean(node.name)[:_NAME],
+            name=_named(node),
             role=node.role,
             ms=milliseconds(node.ms, like=true_ms),
             share=percent(node.share),

@@ -55,6 +55,27 @@ def test_lines_of_a_package_that_trains_are_rows_and_blocks() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("activity, speaker = losses(model, labels)", "losses(model, labels)"),
+        ("total += self.head(x[:, i])", "self.head(x[:, i])"),
+        ("return (0.3 * r + 0.6 * g).unsqueeze(-3)", "(0.3 * r + 0.6 * g).unsqueeze(-3)"),
+        ("losses = torch.stack([F.binary_cross_entropy(pre", "torch.stack([F.binary_cross_entropy(pre…"),
+        ("loss.backward()", "loss.backward()"),
+        ("pool(x, kernel_size=2) == y", "pool(x, kernel_size=2) == y"),
+    ],
+)
+def test_a_line_of_the_device_is_named_by_what_it_computes(source: str, named: str) -> None:
+    line = CodeNode(
+        name=source, role="device", ms=40.0, share=0.4, price_ms=40.0, file="a.py", line=1, function="f"
+    )
+    shown = msgspec.structs.replace(with_room(), tree=None, device_lines=(line,), device_calls=())
+    assert [row.name for row in code_rows(shown)] == [named]
+    text = terminal.render(shown, width=80)
+    assert (named if len(named) < 22 else f"{named[:16]}") in text
+
+
 def test_blocks_lie_inside_what_calls_them_and_side_by_side() -> None:
     blocks = flame_blocks(drawn())
     step, backward, hook, evaluation = blocks
