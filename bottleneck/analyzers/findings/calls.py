@@ -94,7 +94,8 @@ def _said_of(call: CostlyCall, saves: str) -> str:
         return f"Going back anew through what losses share takes {saves} per step"
     if call.left is None:
         return f"{call.shown} takes {saves} per step, forward and backward"
-    return f"{call.shown[:1].upper()}{call.shown[1:]}: another way saves {saves} per step, tried here"
+    at = f" at {call.site.short}" if call.site is not None else ""
+    return f"{call.shown[:1].upper()}{call.shown[1:]}{at}: another way saves {saves} per step, tried here"
 
 
 class CallsInRounds(CostlyCalls):

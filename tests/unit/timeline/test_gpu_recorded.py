@@ -198,4 +198,4 @@ def test_a_call_costs_what_another_way_was_tried_to_spare(
     assert suggested.predicted_ms == pytest.approx(float(CASES[name].facts["measured_fixed_ms"]), rel=within)
     (finding,) = (each for each in found.findings if each.code == "BN321")
     assert finding.sites[0].short.startswith(line)
-    assert "another way saves" in finding.title
+    assert f" at {finding.sites[0].short}: another way saves" in finding.title
