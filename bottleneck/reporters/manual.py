@@ -36,7 +36,8 @@ def fix_page(fix: Fix, *, width: int = 80) -> str:
     if fix.conflicts:
         applies.append(f"- not together with: {', '.join(fix.conflicts)}")
     if fix.addresses:
-        applies.append(f"- answers {', '.join(fix.addresses)}")
+        rounds = ", where the rounds of a loop take nearly all of it" if fix.for_rounds else ""
+        applies.append(f"- answers {', '.join(fix.addresses)}{rounds}")
     gain = fix.basis or ("a note: no gain is predicted" if fix.note else "not predicted")
     if fix.what_if_bound:
         gain += "; an upper bound"
