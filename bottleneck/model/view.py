@@ -144,13 +144,6 @@ class CodeNode(msgspec.Struct, frozen=True, kw_only=True):
         """Its own, and those of all that is told below it."""
         return {self.role}.union(*(node.roles for node in self.told))
 
-    def looped_ms(self) -> float:
-        """Return the time of the user's own Python and of operators in the rounds of loops, ms per step.
-
-        What a library does in a round, as writing a file, is not counted.
-        """
-        return self.own_ms() if self.in_rounds else sum(child.looped_ms() for child in self.children)
-
     def parts(self, role: Role) -> list[CodeNode]:
         """Return what has a role, without what it calls."""
         return (
@@ -158,7 +151,10 @@ class CodeNode(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def own_ms(self) -> float:
-        """Return the time of it that no function of a library takes but torch's operators, ms per step."""
+        """Return the time of the user's own Python and of torch's operators in it, ms per step.
+
+        What else a library does, as writing a file, is not counted.
+        """
         beneath_ms = sum(child.ms for child in self.children)
         is_own = not self.callee or self.callee.startswith(OPERATORS)
         return sum(child.own_ms() for child in self.children) + (self.ms - beneath_ms) * is_own

@@ -118,9 +118,8 @@ class WaitingForInput(Analyzer):
         where = "makes its own input" if own else "waits for its input"
         title = f"Each step {where} for {ms(cost)}"
         slow, starts = facts.timeline.input_call, facts.timeline.starts
-        rounds = (
-            rounds_of(facts.timeline.tree.parts("input")) if loader is None and facts.timeline.tree else None
-        )
+        own_code = facts.timeline.tree.parts("input") if loader is None and facts.timeline.tree else []
+        rounds = rounds_of(own_code, facts.run.loops if facts.run is not None else ())
         if starts is not None and starts.cost_ms >= MAIN_SHARE * cost:
             title += f", {ms(starts.cost_ms)} of it to start workers"
             sites = [*(each.loader.site for each in starts.loaders), *sites]

@@ -7,7 +7,7 @@ Python loop.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...model.run import SAMPLED, SAMPLED_BACKWARD, LoopTime, Run, SiteTime, SourceSite
@@ -23,14 +23,26 @@ NEARLY_ALL = 0.8
 """What one line or loop has so much of is its own."""
 
 
-def rounds_of(nodes: Sequence[CodeNode]) -> CodeNode | None:
+def rounds_of(nodes: Sequence[CodeNode], loops: Sequence[LoopTime] = ()) -> CodeNode | None:
     """Return the dearest rounds of loops in which the user's lines and operators do nearly all of some code.
 
-    Of nested ones the outer; None where it is not done in rounds.
+    Of nested ones the outer; None where it is not done in rounds. `loops`: those of which it is known whether
+    their rounds need each other, which are none then. Averages that a loop writes into a state look like it.
     """
-    looped = [(node.looped_ms(), node) for whole in nodes for node in whole.walk() if node.in_rounds]
-    nearly = 0 < NEARLY_ALL * sum(node.ms for node in nodes) <= sum(node.looped_ms() for node in nodes)
-    return max(looped, key=lambda each: each[0])[1] if nearly else None
+    rounds = [each for node in nodes for each in _rounds(node, loops)]
+    nearly = NEARLY_ALL * sum(node.ms for node in nodes) <= sum(each.own_ms() for each in rounds)
+    return max(rounds, key=CodeNode.own_ms, default=None) if nearly else None
+
+
+def _rounds(node: CodeNode, loops: Sequence[LoopTime]) -> Iterator[CodeNode]:
+    here = [loop for loop in loops if loop.site.file == node.file]
+    around = [loop for loop in here if loop.rounds[0] <= node.line <= loop.rounds[1]]
+    inner = min(around, key=lambda loop: loop.last_line - loop.site.line, default=None)
+    if node.in_rounds and not (inner is not None and inner.carried):
+        yield node
+        return
+    for child in node.children:
+        yield from _rounds(child, loops)
 
 
 def main_site(run: Run | None, *parts: str) -> SourceSite | None:

@@ -19,8 +19,10 @@ from torch_bottleneck.analyzers.sections.context import build_context
 from torch_bottleneck.catalog.match import match
 from torch_bottleneck.harness.lines.calls import call_at
 from torch_bottleneck.model.codes import Part, WhatIf
+from torch_bottleneck.model.run import LoopTime, SourceSite
 from torch_bottleneck.model.view import CodeNode, Role
 from torch_bottleneck.timeline.result import HostSpan
+from torch_bottleneck.timeline.steps.loop_lines import rounds_of
 
 from .facts import facts
 
@@ -121,6 +123,21 @@ def test_a_loop_that_makes_the_batch_is_offered_all_at_once_at_its_line(
         name = {30: "augment()", 60: "jitter()"}[line]
         assert offered["FX532"].title == f"Do for all at once what `{name}` does one by one"
         assert (offered["FX532"].predicted_ms, offered["FX532"].bound) == (60.0, True)
+
+
+@pytest.mark.parametrize(("carried", "line"), [(set(), 30), ({30}, 60), ({60}, 30), ({30, 60}, None)])
+def test_rounds_that_need_each_other_make_no_batch_at_once(carried: set[int], line: int | None) -> None:
+    """An environment is stepped with what it returned before; what it does by body is a loop of its own."""
+    made = in_rounds(node("env.step()", 30, 40.0, node("body()", 60, 39.0)), {30, 60})
+    loops = [
+        LoopTime(
+            site=SourceSite(file="/me/train.py", line=at - 1, function="f"), begins=at, last_line=at,
+            carried=at in carried,
+        )
+        for at in (30, 60)
+    ]  # fmt: skip
+    found = rounds_of([made], loops)
+    assert (found.line if found is not None else None) == line
 
 
 def test_of_two_loops_the_dearer_is_offered_all_at_once() -> None:

@@ -413,7 +413,7 @@ def test_a_loop_inside_the_step_is_one_branch_and_the_training_loop_none() -> No
     assert [round(branch.total_ms) for branch in tree.extras()] == [50]
     assert len(tree.extras()[0].children) == 2
     (kept,) = extra_nodes(tree, true_ms=tree.root.total_ms, price=lambda branch: None)
-    assert (kept.in_rounds, kept.looped_ms()) == (True, pytest.approx(50.0))
+    assert (kept.in_rounds, kept.own_ms()) == (True, pytest.approx(50.0))
 
 
 def test_frames_that_lead_to_the_training_loop_are_no_part_of_the_tree() -> None:
