@@ -214,8 +214,8 @@ writer.join()  # before the next one, or at the end""",
         what_to_change="The call goes through tensors, samples or nodes in a Python loop, with a few small operations"
         " in each round. Weights, gradients and averages are lists of tensors: torch._foreach_ functions handle all of a"
         " list in a few launches. Samples, priorities and nodes of a tree fit into arrays: NumPy or torch handle"
-        " a whole batch in one operation per level. Images of one size are one tensor, and what differs by image a"
-        " factor that broadcasts.",
+        " a whole batch in one operation per level. Images of one size are one tensor, and what differs by image is"
+        " a factor that broadcasts.",
         keeps_what="FX504",
         what_if_bound=True,
         bound_weight=_LOOP_WEIGHT,

@@ -74,11 +74,11 @@ RECORDS: dict[str, Record] = {
     "FX512": Record(predictions=2, error=0.9313, close=1, bounds=0, held=0),
     "FX514": Record(predictions=0, error=None, close=0, bounds=2, held=1),
     "FX517": Record(predictions=0, error=None, close=0, bounds=1, held=1),
-    "FX518": Record(predictions=1, error=0.001, close=1, bounds=0, held=0),
+    "FX518": Record(predictions=2, error=0.088, close=1, bounds=0, held=0),
     "FX523": Record(predictions=2, error=0.039, close=2, bounds=0, held=0),
     "FX524": Record(predictions=3, error=0.0179, close=2, bounds=2, held=1),
     "FX525": Record(predictions=0, error=None, close=0, bounds=1, held=1),
     "FX528": Record(predictions=1, error=0.0133, close=1, bounds=0, held=0),
-    "FX532": Record(predictions=0, error=None, close=0, bounds=2, held=2),
+    "FX532": Record(predictions=0, error=None, close=0, bounds=3, held=3),
     "FX609": Record(predictions=1, error=0.2712, close=0, bounds=0, held=0),
 }

@@ -57,7 +57,8 @@ def _what_stays_first(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
     ordered = list(suggestions)
     for keeps in [s for s in suggestions if by_id(s.fix).keeps_what and s.saves_ms and s.helps is not False]:
         leaves = next((s for s in ordered if s.fix == by_id(keeps.fix).keeps_what), None)
-        if leaves is not None and ordered.index(leaves) < ordered.index(keeps):
+        same = leaves is not None and (leaves.finding, leaves.site) == (keeps.finding, keeps.site)
+        if leaves is not None and same and ordered.index(leaves) < ordered.index(keeps):
             ordered.remove(keeps)
             ordered.insert(ordered.index(leaves), keeps)
     return ordered

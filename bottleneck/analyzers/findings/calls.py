@@ -109,15 +109,14 @@ class CallsInRounds(CostlyCalls):
     How it is measured
         The calls are made in a step of their own, forward and backward, and so is one call on the
         arguments of all rounds: it counts where it gives the same, and is faster in each of five turns.
-        It is followed what is made from what: the rounds are one call only where none is given what
-        another one has made, or what Python has read of it.
+        The tool follows which tensor is made from which: the rounds are one call only where none is
+        given what another one has made, or what Python has read of it.
 
     What it costs you
         The step is replayed with what the one call takes.
 
     What it is not
-        Not the loop's other operators, as sums and copies between the calls: these go with it, too
-        (BN503).
+        Not the price of the whole loop: sums and copies between the calls go with it, too (BN503).
 
     What to do
         Stack the arguments of all rounds along a first dimension, and call once. Give an RNN the whole

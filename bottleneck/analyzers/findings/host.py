@@ -164,7 +164,7 @@ def _at_line(node: CodeNode | None, site: SourceSite | None) -> CodeNode | None:
 
 
 def _about(finding: Finding, node: CodeNode) -> Finding:
-    in_rounds = rounds_of([node]) is not None
+    in_rounds = bool(rounds_of([node]))
     return msgspec.structs.replace(finding, call=f"`{node.name}`", callee=node.callee, in_rounds=in_rounds)
 
 

@@ -12,9 +12,10 @@ import msgspec
 
 from ...model.codes import Part, WhatIf
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
+from ...model.view import CodeNode
 from ...model.words import byte_size, ms, percent
 from ...timeline.result import SpanKind
-from ...timeline.steps.loop_lines import MAIN_SHARE, rounds_of
+from ...timeline.steps.loop_lines import MAIN_SHARE, NEARLY_ALL, rounds_of
 from ...timeline.steps.starts import LoaderStarts, WorkerStarts
 from ...timeline.steps.supply import burst_share, production_ms
 from ..base import Analyzer, Facts, predicted_evidence
@@ -118,12 +119,15 @@ class WaitingForInput(Analyzer):
         where = "makes its own input" if own else "waits for its input"
         title = f"Each step {where} for {ms(cost)}"
         slow, starts = facts.timeline.input_call, facts.timeline.starts
-        own_code = facts.timeline.tree.parts("input") if loader is None and facts.timeline.tree else []
-        rounds = rounds_of(own_code, facts.run.loops if facts.run is not None else ())
+        rounds = None
         if starts is not None and starts.cost_ms >= MAIN_SHARE * cost:
             title += f", {ms(starts.cost_ms)} of it to start workers"
             sites = [*(each.loader.site for each in starts.loaders), *sites]
-        elif rounds is not None and rounds.site is not None:
+        elif (
+            loader is None
+            and (rounds := _made_in_rounds(facts, cost)) is not None
+            and rounds.site is not None
+        ):
             title += f", mostly in the rounds of a loop: `{rounds.name}` at {rounds.site.short}"
             sites = [rounds.site, *sites]
         elif slow is not None:
@@ -144,6 +148,16 @@ class WaitingForInput(Analyzer):
             if rounds is None
             else msgspec.structs.replace(found, call=f"`{rounds.name}`", in_rounds=True)
         )
+
+
+def _made_in_rounds(facts: Facts, cost_ms: float) -> CodeNode | None:
+    """Return the rounds of the one loop that nearly all of the input is made in; None where there is none."""
+    if facts.timeline.tree is None:
+        return None
+    makes = facts.timeline.tree.parts("input")
+    rounds = rounds_of(makes, facts.run.loops if facts.run is not None else ())
+    least_ms = NEARLY_ALL * max(cost_ms, sum(node.ms for node in makes))
+    return rounds[0] if rounds and rounds[0].own_ms() >= least_ms else None
 
 
 class InputProductionSlow(Analyzer):

@@ -70,7 +70,10 @@ def call_at(file: str, position: Position, namespace: dict[str, Any]) -> tuple[s
     text = ast.unparse(node.func)
     if isinstance(node.func, ast.Name) and called and not called.startswith("builtins."):
         text = _public(called, namespace.get(node.func.id))
-    return (f"{text}()" if len(text) <= _LONGEST else ""), called
+    # Of a generator it is told which.
+    given = ast.unparse(node.args[0]) if called == "builtins.next" and node.args else ""
+    text = f"{text}({given})"
+    return (text if len(text) <= _LONGEST else ""), called
 
 
 def _public(name: str, what: object) -> str:

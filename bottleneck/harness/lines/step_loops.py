@@ -45,6 +45,8 @@ class _Found:
     form: bool
     """Of a model or an optimizer: a value passes through the layers that it goes over, or these are groups of
     parameters, mostly one."""
+    yields: bool = False
+    """Each round hands something out, and goes on when it is asked for more: a loop of who asks."""
 
 
 def find_loops(
@@ -110,7 +112,7 @@ def loops_around(file: str, line: int, *, since: int) -> tuple[tuple[int, int], 
         (loop.first, loop.last)
         for scope in _known_scopes(file)
         for loop in scope
-        if since <= loop.first <= line <= loop.last and not loop.form
+        if since <= loop.first <= line <= loop.last and not (loop.form or loop.yields)
     ]
     return tuple(sorted(found, key=lambda loop: (loop[0], -loop[1])))
 
@@ -174,7 +176,15 @@ def _read_loop(loop: _Loop, generators: set[str]) -> _Found:
         form = carried and any(_calls(node, target) for node in _inside(loop.body))
         form = form or ast.unparse(loop.iter).endswith(".param_groups")
     last = loop.end_lineno or loop.lineno
-    return _Found(loop.lineno, _begins(loop, generators), last, carried=carried, form=form)
+    yields = any(_yields(statement) for statement in loop.body)
+    return _Found(loop.lineno, _begins(loop, generators), last, carried=carried, form=form, yields=yields)
+
+
+def _yields(node: ast.AST) -> bool:
+    """Whether a part of a function hands something out."""
+    if isinstance(node, _YIELDS):
+        return True
+    return not isinstance(node, _SCOPES) and any(map(_yields, ast.iter_child_nodes(node)))
 
 
 def _inside(body: list[ast.stmt]) -> Iterator[ast.AST]:

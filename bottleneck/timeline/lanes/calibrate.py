@@ -6,10 +6,11 @@ replay runs at true speed, and how far the plain replay was from the window it w
 The profiler's cost sits in the host lane, where operators and calls are recorded; it makes waiting
 for input look shorter (workers go on producing meanwhile) and leaves kernels alone. So host work
 that dispatches is scaled, each category as far as operators and calls were recorded in it (between
-compiled graphs there is little but Python, and the profiler costs little there), by one unknown that
-is found by root finding, until the replay gives the true step; waiting for input takes the value
-measured without the profiler; kernels keep their times, unless even a free host cannot reach the true
-step.
+compiled graphs there is little but Python, and the profiler costs little there), until the replay
+gives the true step; waiting for input takes the value measured without the profiler. Where the phases
+tell the host's own speed, what is left is shared with Python between operators, and with a device
+that was slower while steps were timed; else it is one unknown, found by root finding. Kernels are
+shortened only where the host cannot reach the true step.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ steps measured on an H200 with torch 2.11 had 0.55 to 0.68."""
 _LEAST_LEFT = 0.2
 _LOW, _HIGH = 0.05, 3.0
 _SHORTEST = 0.5
-"""No kernel takes less of its traced time than this."""
+"""No kernel takes less of its traced time than this, nor Python between operators."""
 _PROBE = 0.02
 """Relative change of a factor by which it is found what the step depends on."""
 _DEVICE = 2
-"""Place of the device's factor behind those of dispatch and of other host work."""
+"""Place of the device's factor behind those of dispatch and of Python between operators."""
 _CLOSE = 0.005
 """Share of the step without its wait for input by which a replay may miss the step."""
 _DECIDES = 0.9
@@ -258,41 +259,38 @@ class _Speed:
         return _Fit(scale=scale, doubt=_disturbed(scale) if scale > 1.25 else None)
 
     def _nearest(self, prior: float) -> _Fit | None:
-        """Change dispatch and other host work, and make the device slower, until they give the true step.
+        """Change dispatch, Python between operators and the device until they give the true step.
 
         Each by as much as the step depends on it: of all ways to get there, the one of the smallest changes
         (least squares), so that a device that decides the step alone leaves the host as it was measured.
-        None where the device would have to be faster, which kernels hardly are without the profiler.
+        To a shorter step the host alone is changed, since kernels take as long with the profiler as without;
+        None where that does not do.
         """
 
-        def step(dispatch: float, host: float, device: float) -> float:
+        def step(factors: NDArray[np.float64]) -> float:
+            dispatch, host, device = factors.tolist()
             edit = self.edit(prior * dispatch, device).and_also(Edit(work={Work.HOST: host}))
             return self.replay.run(edit).step_ns
 
-        plain, target = step(1.0, 1.0, 1.0), self.target_ns
-        longer = 1.0 if plain < target else -1.0
-        probes = 1.0 + longer * _PROBE * np.eye(3)
-        slopes = np.array([longer * (step(*factors) / plain - 1.0) for factors in probes.tolist()]) / _PROBE
-        if longer < 0 and slopes.argmax() == _DEVICE:
-            return None
-        slopes[_DEVICE] *= longer > 0
+        target, plain = self.target_ns, step(np.ones(3))
+        shorter = plain > target
+        probe = -_PROBE if shorter else _PROBE
+        slopes = np.array([step(1.0 + probe * each) / plain - 1.0 for each in np.eye(3)]) / probe
+        if shorter:
+            slopes[_DEVICE] = 0.0
         slopes = np.maximum(slopes / max(float(slopes.max()), _EXACT), 0.0)
-        far = _solve(
-            lambda x: longer * step(*(1.0 + longer * x * slopes).tolist()),
-            longer * target,
-            0.0,
-            _HIGH / prior if longer > 0 else 1.0 - _LOW,
-        )
-        dispatch, host, device = (1.0 + longer * far * slopes).tolist()
-        if longer < 0 and step(dispatch, host, device) > target + self.near_ns:
+        low, high = 0.0, _HIGH / prior
+        if shorter:
+            room = np.array([1.0 - _LOW / prior, 1.0 - _SHORTEST, 0.0])
+            low, high = -float((room[slopes > 0] / slopes[slopes > 0]).min(initial=1.0)), 0.0
+        factors = 1.0 + slopes * _solve(lambda x: step(1.0 + slopes * x), target, low, high)
+        if shorter and step(factors) > target + self.near_ns:
             return None
-        unreached = longer > 0 and self.step(_HIGH) < target - self.near_ns
+        dispatch, host, device = factors.tolist()
         self.factors[Work.HOST] = host
+        slower = not shorter and self.step(_HIGH) < target - self.near_ns
         return _Fit(
-            scale=prior * dispatch,
-            device=device,
-            device_scale=device,
-            doubt=_SLOWER if unreached else None,
+            scale=prior * dispatch, device=device, device_scale=device, doubt=_SLOWER if slower else None
         )
 
     def _shorter_device(self, prior: float) -> _Fit:

@@ -23,15 +23,18 @@ NEARLY_ALL = 0.8
 """What one line or loop has so much of is its own."""
 
 
-def rounds_of(nodes: Sequence[CodeNode], loops: Sequence[LoopTime] = ()) -> CodeNode | None:
-    """Return the dearest rounds of loops in which the user's lines and operators do nearly all of some code.
+def rounds_of(nodes: Sequence[CodeNode], loops: Sequence[LoopTime] = ()) -> list[CodeNode]:
+    """Return the rounds of loops in which the user's lines and operators do nearly all of some code.
 
-    Of nested ones the outer; None where it is not done in rounds. `loops`: those of which it is known whether
-    their rounds need each other, which are none then. Averages that a loop writes into a state look like it.
+    The dearest first, of nested ones the outer; none where it is not done in rounds. `loops`: those of which
+    it is known whether their rounds need each other, which are none then. Averages that a loop writes into a
+    state look like it.
     """
-    rounds = [each for node in nodes for each in _rounds(node, loops)]
+    rounds = sorted(
+        (each for node in nodes for each in _rounds(node, loops)), key=lambda each: -each.own_ms()
+    )
     nearly = NEARLY_ALL * sum(node.ms for node in nodes) <= sum(each.own_ms() for each in rounds)
-    return max(rounds, key=CodeNode.own_ms, default=None) if nearly else None
+    return rounds if nearly else []
 
 
 def _rounds(node: CodeNode, loops: Sequence[LoopTime]) -> Iterator[CodeNode]:

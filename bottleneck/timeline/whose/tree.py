@@ -56,7 +56,7 @@ class Tree:
 
     root: Branch
     steps: int
-    """Steps that were sampled, without those that held rare work."""
+    """Steps that were sampled and count: see `build_tree`."""
     owner: str = ""
     """Library whose trainer the script calls, where that runs nearly all of the step."""
     plain: tuple[Branch, ...] = ()
@@ -411,6 +411,8 @@ def _evaluating(stacks: Stacks, far: set[int], *, over: int) -> set[int]:
     """Return which of these steps belong to an evaluation that goes over so many; all if none is."""
     name = stacks.phases.index("evaluation") if "evaluation" in stacks.phases else None
     ends = {step for step, phase in zip(stacks.step, stacks.phase, strict=True) if phase == name}
+    # Of one that begins at the end of the window the rest was not seen.
+    ends |= set(range(len(stacks.step_ms), len(stacks.step_ms) + over - 1))
     return {step for step in far if not ends.isdisjoint(range(step, step + over))} or far
 
 

@@ -136,8 +136,20 @@ def test_rounds_that_need_each_other_make_no_batch_at_once(carried: set[int], li
         )
         for at in (30, 60)
     ]  # fmt: skip
-    found = rounds_of([made], loops)
-    assert (found.line if found is not None else None) == line
+    assert [each.line for each in rounds_of([made], loops)] == ([] if line is None else [line])
+
+
+@pytest.mark.parametrize(
+    ("parts_ms", "cost_ms"), [((20.0, 20.0), 40.0), ((4.0,), 40.0)], ids=["two loops", "little of the cost"]
+)
+def test_one_loop_is_not_offered_for_more_than_it_is(parts_ms: tuple[float, ...], cost_ms: float) -> None:
+    parts = [in_rounds(node(f"part{at}()", at, ms), {at}) for at, ms in enumerate(parts_ms, start=60)]
+    parts = [msgspec.structs.replace(each, role="input") for each in parts]
+    step = CodeNode(name="step", role="step", ms=100.0, share=1.0, children=tuple(parts))
+    known = facts("gpu", parts={Part.INPUT: 1.0}, saves={WhatIf.INPUT_READY: cost_ms}, tree=step)
+    (found,) = WaitingForInput().find(known)
+    assert not found.in_rounds and not found.call
+    assert "FX532" not in {each.fix for each in match([found], {}, known.timeline.what_ifs, 100.0)}
 
 
 def test_of_two_loops_the_dearer_is_offered_all_at_once() -> None:

@@ -9,6 +9,7 @@ from torch_bottleneck.diagnose.choice import best_pair, known_savings, verdicts_
 from torch_bottleneck.model.codes import BottleneckClass, WhatIf
 from torch_bottleneck.model.diagnosis import Verdict, WhatIfResult
 from torch_bottleneck.model.fix import MeasuredHere, Suggestion
+from torch_bottleneck.model.run import SourceSite
 from torch_bottleneck.timeline.result import Timeline
 
 INPUT = Verdict(bottleneck_class=BottleneckClass.INPUT, confidence="high", headline="input-bound")
@@ -116,6 +117,12 @@ def test_what_does_the_same_work_in_less_time_comes_before_what_leaves_it_out() 
     at_once, other = suggestion("FX532", "BN904", 65.0, bound=True), suggestion("FX501", "BN801", 62.0)
     ordered = verdicts_own_first((left_out, other, at_once), INPUT, set(), 100.0)
     assert [s.fix for s in ordered] == ["FX532", "FX504", "FX501"]
+    # What does other work in less time has no place of its own before it.
+    small = msgspec.structs.replace(
+        suggestion("FX532", "BN904", 95.0, bound=True), site=SourceSite(file="a.py", line=9)
+    )
+    ordered = verdicts_own_first((left_out, small), INPUT, set(), 100.0)
+    assert [s.fix for s in ordered] == ["FX504", "FX532"]
     # What was tried and does not help is no other way.
     no_gain = MeasuredHere(verdict="no-difference", speedup=1.0, loss="same")
     ordered = verdicts_own_first(

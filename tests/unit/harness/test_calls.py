@@ -70,6 +70,7 @@ def test_a_frame_is_named_by_the_call_that_runs(tmp_path: Path) -> None:
         ("gelu(x)", "torch._C._nn.gelu()", "torch._C._nn.gelu"),
         ("np.random.choice(9, 3)", "np.random.choice()", "numpy.random"),
         ("print(loss)", "print()", "builtins.print"),
+        ("next(self.batches, None)", "next(self.batches)", "builtins.next"),
         ("own(1)", "own()", ""),
         ("table.iloc[3]", "table.iloc[3]", ""),
         ("writer.add_scalar('loss', 1)", "writer.add_scalar()", ""),

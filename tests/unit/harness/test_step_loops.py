@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from torch_bottleneck.harness.lines.step_loops import Chain, find_loops
+from torch_bottleneck.harness.lines.step_loops import Chain, find_loops, loops_around
 
 TRAINING = """\
 for batch in loader:
@@ -333,3 +333,24 @@ def test_a_loop_on_one_line_has_its_rounds_there() -> None:
     name = _source("flat.py", "for x in made(): x.backward()\n")
     (loop,) = find_loops({("sampled forward", _chain((name, "for x"))): 7}, updates=[])
     assert loop.rounds == (1, 1)
+
+
+BATCHES = """\
+def batches():
+    while True:
+        for i in range(9):
+            x = images[i]
+            rows = [augment(row) for row in x]
+            for row in rows:
+                def handed():
+                    yield row
+                check(row, handed)
+            yield stack(rows)
+"""
+
+
+def test_a_loop_that_hands_out_a_batch_in_each_round_is_that_of_who_takes_it() -> None:
+    name = _source("batches.py", BATCHES)
+    around = {text: loops_around(name, _line(name, text), since=1) for text in ("x = images", "check(row")}
+    assert around == {"x = images": (), "check(row": ((6, 9),)}
+    assert loops_around(name, _line(name, "rows = ["), since=1) == ((5, 5),)

@@ -8,7 +8,7 @@ from torch_bottleneck.model.finding import DoubtCode
 from torch_bottleneck.timeline.lanes.calibrate import TYPICAL_SCALE, calibrate
 from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import WAIT_ALL, EventKind, Program
-from torch_bottleneck.timeline.lanes.replay import Edit, Replay
+from torch_bottleneck.timeline.lanes.replay import Edit, Replay, Schedule
 
 from .programs import make_program
 
@@ -176,3 +176,44 @@ def test_where_python_took_longer_while_traced_dispatching_is_not_made_free_for_
     without = replay.run(found.base.and_also(Edit(work={Work.HOST: 0.0})))
     assert without.step_ns / MS == pytest.approx(6.0, rel=0.05)
     assert not found.doubts
+
+
+class Counted(Replay):
+    """A replay that counts how often it runs."""
+
+    runs = 0
+
+    def run(self, edit: Edit | None = None) -> Schedule:
+        self.runs += 1
+        return super().run(edit) if edit is not None else super().run()
+
+
+def in_turns(**work_ms: float) -> Counted:
+    """Steps in which the host works, launches 30 ms for the device, and waits for it."""
+    events: list[dict] = [{"kind": EventKind.MARK}]
+    for _ in range(4):
+        work = {Work[name]: ms * MS for name, ms in work_ms.items()}
+        events.append({"kind": EventKind.LAUNCH, "work": work, "acts": [(0, 30 * MS, 2, -1)]})
+        events.append({"kind": EventKind.SYNC, "wait": WAIT_ALL})
+        events.append({"kind": EventKind.MARK})
+    return Counted(make_program(events, latency=0.0, spacing=0.0))
+
+
+@pytest.mark.parametrize("true_ms", [51.0, 70.0])
+def test_a_handful_of_replays_bring_it_to_a_shorter_step_as_to_a_longer_one(true_ms: float) -> None:
+    replay = in_turns(HOST=20.0, DISPATCH=10.0)
+    found = calibrate(replay, true_ms, host_scale=0.5)
+    assert found.replayed_true_ms == pytest.approx(true_ms, rel=5e-3)
+    assert replay.runs <= 20
+    # Whether it is the host or, for a longer step, the device: none takes up all of it.
+    factors = found.base.work
+    assert 0.3 <= factors[Work.DISPATCH] <= 0.8 and 0.7 <= factors[Work.HOST] <= 1.4
+
+
+def test_what_the_host_cannot_explain_is_a_device_that_was_slower_while_traced() -> None:
+    replay = in_turns(HOST=2.0, DISPATCH=4.0)
+    found = calibrate(replay, 24.0, host_scale=0.5)
+    assert found.replayed_true_ms == pytest.approx(24.0, rel=2e-2)
+    assert found.device_scale < 0.8
+    assert [doubt.code for doubt in found.doubts] == [DoubtCode.DEVICE_SHARED]
+    assert found.base.work.get(Work.HOST, 1.0) == 1.0, "Python as it was traced"

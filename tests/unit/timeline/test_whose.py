@@ -609,8 +609,9 @@ def acting(stacks: Stacks, *, at_steps: Sequence[int], ms: float) -> Stacks:
         ((3,), (4, 8), 1, []),
         ((3, 7), (3, 7), 1, []),
         ((3, 7), (), 1, []),
+        ((3, 11), (5, 6), 2, []),
     ],
-    ids=["other steps", "the steps before", "one of them", "the same steps", "no pass seen"],
+    ids=["other steps", "the steps before", "one of them", "the same steps", "no pass seen", "the last step"],
 )
 def test_long_steps_without_the_rare_pass_belong_to_the_ordinary_step(
     saves_at: tuple[int, ...], acts_at: tuple[int, ...], over: int, known: list[StackFrame]
@@ -619,6 +620,19 @@ def test_long_steps_without_the_rare_pass_belong_to_the_ordinary_step(
     tree = build_tree(stacks, true_ms=120.0, phases_ms={}, evaluation=over)
     assert tree is not None
     assert [branch.frame for branch in tree.extras()] == known
+
+
+def acts_for(ms: float, *, over: int = 1) -> RareWork:
+    return RareWork(
+        what="forward passes", evaluates=False, each_ms=ms, every=4.0, error_ms=0.0, covers=over,
+        steps=np.zeros(0, dtype=np.bool_), ungraded=True,
+    )  # fmt: skip
+
+
+def test_the_steps_of_a_rare_pass_are_told_without_other_long_ones() -> None:
+    stacks = acting(saving(at_steps=(3, 7), ms=300.0), at_steps=(4, 8), ms=200.0)
+    rare, nodes = rare_nodes(stacks, acts_for(200.0), ordinary_ms=120.0)
+    assert "torch.save()" not in [node.call for node in nodes] and not rare.beside
 
 
 @pytest.mark.parametrize(
