@@ -119,16 +119,14 @@ class WaitingForInput(Analyzer):
         where = "makes its own input" if own else "waits for its input"
         title = f"Each step {where} for {ms(cost)}"
         slow, starts = facts.timeline.input_call, facts.timeline.starts
-        rounds = None
+        call = ""
         if starts is not None and starts.cost_ms >= MAIN_SHARE * cost:
             title += f", {ms(starts.cost_ms)} of it to start workers"
             sites = [*(each.loader.site for each in starts.loaders), *sites]
-        elif (
-            loader is None
-            and (rounds := _made_in_rounds(facts, cost)) is not None
-            and rounds.site is not None
-        ):
-            title += f", mostly in the rounds of a loop: `{rounds.name}` at {rounds.site.short}"
+        elif loader is None and (rounds := _made_in_rounds(facts, cost)) is not None:
+            call = f"`{rounds.name}`"
+            assert rounds.site is not None
+            title += f", mostly in the rounds of a loop: {call} at {rounds.site.short}"
             sites = [rounds.site, *sites]
         elif slow is not None:
             title += f", mostly for `{slow.call or slow.site.function}` at {slow.site.short}"
@@ -143,11 +141,7 @@ class WaitingForInput(Analyzer):
             sites=sites,
             not_this="Only waiting that overlaps with no other work is counted.",
         )
-        yield (
-            found
-            if rounds is None
-            else msgspec.structs.replace(found, call=f"`{rounds.name}`", in_rounds=True)
-        )
+        yield msgspec.structs.replace(found, call=call, in_rounds=bool(call))
 
 
 def _made_in_rounds(facts: Facts, cost_ms: float) -> CodeNode | None:
