@@ -691,6 +691,7 @@ def test_a_call_that_waits_for_the_device_is_timed_as_a_whole(
     assert all(call.left == call.left_on_host for call in calls)
 
 
+@pytest.mark.usefixtures("each_way_takes_half")
 def test_calls_of_several_sizes_at_one_place_are_tried_apart(watch: WayWatch) -> None:
     sizes = iter([40, 300] * 2)
 
