@@ -26,6 +26,10 @@ EXPLAINED: dict[str, str] = {
         "Workers that start also take the cores from the evaluation, whose time counts as its own; "
         "and the cure was measured beside other programs than the diagnosis."
     ),
+    "T09": (
+        "Third in this series, first in the one before: a call for each sample has its own price, 27.3 ms, "
+        "and more workers and a fused optimizer promise more."
+    ),
     "T11": "Beside other programs the share of the input differs from run to run.",
     "T15": "The cure leaves a part of the call that is dear.",
     "T17": "The cure leaves a part of the batch's cost; the prediction is for all of it ('at best').",
