@@ -159,6 +159,12 @@ def share_evidence(share: float, what: str, *, source: str = "trace") -> Evidenc
     return Evidence(text=f"{percent(share)} of the step in {what}", value=share, unit="share", source=source)
 
 
+def priced(facts: Facts, *questions: QuestionKey) -> WhatIfResult | None:
+    """Return the replay's answer, if it saves at least half a percent of the step."""
+    answer = facts.ask(*questions)
+    return answer if answer is not None and answer.saves_ms >= 0.005 * facts.true_ms else None
+
+
 def predicted_evidence(answer: WhatIfResult, says: str) -> Evidence:
     """State the step time that the replay predicts; `says` is like "compiling predicts"."""
     bound = "at best " if answer.bound else ""

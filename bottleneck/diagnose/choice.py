@@ -56,9 +56,9 @@ def _what_stays_first(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
     """Put what does the same work in less time right before what leaves that work out."""
     ordered = list(suggestions)
     for keeps in [s for s in suggestions if by_id(s.fix).keeps_what and s.saves_ms and s.helps is not False]:
-        leaves = next((s for s in ordered if s.fix == by_id(keeps.fix).keeps_what), None)
-        same = leaves is not None and (leaves.finding, leaves.site) == (keeps.finding, keeps.site)
-        if leaves is not None and same and ordered.index(leaves) < ordered.index(keeps):
+        leaves_out, about = by_id(keeps.fix).keeps_what, (keeps.finding, keeps.site)
+        leaves = next((s for s in ordered if s.fix == leaves_out and (s.finding, s.site) == about), None)
+        if leaves is not None and ordered.index(leaves) < ordered.index(keeps):
             ordered.remove(keeps)
             ordered.insert(ordered.index(leaves), keeps)
     return ordered

@@ -15,8 +15,7 @@ from ...model.finding import Evidence, Finding
 from ...model.words import ms
 from ...timeline.lanes.costly import BACKWARD, IN_ROUNDS, python_names
 from ...timeline.result import CostlyCall
-from ..base import Analyzer, Facts
-from .kernels import priced
+from ..base import Analyzer, Facts, priced
 
 
 class CostlyCalls(Analyzer):

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from ...model.codes import Part, QuestionKey, WhatIf
-from ...model.diagnosis import WhatIfResult
+from ...model.codes import Part, WhatIf
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.flops import PRODUCTS
 from ...model.run import SourceSite
 from ...model.words import ms, percent
-from ..base import Analyzer, Facts, kernel_evidence, share_evidence
+from ..base import Analyzer, Facts, kernel_evidence, priced, share_evidence
 from .launch import mostly_launching
 
 
@@ -23,12 +22,6 @@ def _lines_of(facts: Facts, is_meant: Callable[[str], bool]) -> list[SourceSite]
     """Return the lines that the device works for, the longest first, by what most of that is called."""
     lines = [node for node in facts.timeline.device_lines if is_meant(node.callee)]
     return [node.site for node in lines if node.site is not None]
-
-
-def priced(facts: Facts, *questions: QuestionKey) -> WhatIfResult | None:
-    """The replay's answer, if it saves at least half a percent of the step."""
-    answer = facts.ask(*questions)
-    return answer if answer is not None and answer.saves_ms >= 0.005 * facts.true_ms else None
 
 
 _MOST_TOLD = 4

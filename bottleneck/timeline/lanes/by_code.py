@@ -252,7 +252,7 @@ def rare_nodes(
         true_ms=(usual_ms + rare.each_ms) / rare.every,
         phases_ms={},
         steps="rare",
-        evaluation=rare.covers if rare.ungraded else 0,
+        evaluation=rare.ungraded_over,
     )
     if tree is None:
         return rare, ()

@@ -87,7 +87,7 @@ class Facts:
             phases_ms=self.baseline.phases_ms,
             grown_ms=self.baseline.grown_ms,
             steps="ordinary" if self.rare is not None else "all",
-            evaluation=self.rare.covers if self.rare is not None and self.rare.ungraded else 0,
+            evaluation=self.rare.ungraded_over if self.rare is not None else 0,
             broken_at=broken_at,
             above=above,
         )

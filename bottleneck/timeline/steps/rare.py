@@ -79,6 +79,11 @@ class RareWork:
     """Its steps are those in which a model runs without gradients: an evaluation's, or a rollout's."""
 
     @property
+    def ungraded_over(self) -> int:
+        """Over how many steps one pass without gradients goes; 0 where it is something else."""
+        return self.covers if self.ungraded else 0
+
+    @property
     def divided(self) -> str:
         """Say what one consists of, where anything of it is known; empty if not."""
         parts = (
