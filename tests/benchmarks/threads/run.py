@@ -1,16 +1,18 @@
 """Judges the tool on scripts written after public issue threads.
 
-In: the scripts beside this file and truth.py. Out: reports/threads.md (reports/threads-gpu.md with
-`--device gpu`), written after each thread, so that a stopped run leaves one too. With `--set unseen`:
-truth_unseen.py, and reports/threads-unseen.md (reports/threads-unseen-gpu.md); `unseen2` and so on likewise.
+In: the scripts beside this file and truth.py. Out: reports/threads.md, written after each thread, so that a
+stopped run leaves one too. With `--set unseen`: truth_unseen.py and reports/threads-unseen.md; `unseen2` and
+so on likewise. With `--device gpu` or `ranks` the report's name ends with that.
 
-    python tests/benchmarks/threads/run.py [--only T29,N04] [--minutes 30] [--device cpu|gpu] [--state FILE]
+    python tests/benchmarks/threads/run.py [--only T29,N04] [--minutes 30] [--device cpu|gpu|ranks]
+        [--state FILE]
 
 With `--state FILE --minutes 0` the report is written anew from the scores kept there.
 
 For each thread: slow and fixed in turns with nothing attached; then a diagnosis of the slow one, unless the
-cause has no effect on this machine. Threads for two ranks run on the CPU, over gloo. With `--jobs` above 1,
-each job has two cores of its own; leave it at 1 where the machine has fewer than four.
+cause has no effect on this machine. Threads for two ranks run on the CPU, over gloo; with `--device ranks`
+on two GPUs, over NCCL. With `--jobs` above 1, each job has two cores of its own; leave it at 1 where the
+machine has fewer than four.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def main() -> None:
     )
     parser.add_argument("--only", default="", help="ids, separated by commas")
     parser.add_argument("--set", choices=SETS, default="known", help="which table of threads")
-    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--device", choices=("cpu", "gpu", "ranks"), default="cpu")
     parser.add_argument("--minutes", type=float, default=60, help="start no further thread after that")
     parser.add_argument("--pairs", type=int, default=3, help="runs of slow and of fixed")
     parser.add_argument(
@@ -84,7 +86,7 @@ def main() -> None:
     parser.add_argument("--state", type=Path, help="keep scores here; threads in it are not run again")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    machines = ("G",) if args.device == "gpu" else ("C2", "D")
+    machines = {"gpu": ("G",), "ranks": ("D",), "cpu": ("C2", "D")}[args.device]
     only = {name for name in args.only.split(",") if name}
     threads = SETS[args.set]
     if unknown := only - {thread.id for thread in threads}:
@@ -93,8 +95,12 @@ def main() -> None:
     scores: dict[str, Score] = {}
     if args.state and args.state.is_file():
         scores = {row["id"]: Score(**row) for row in json.loads(args.state.read_text())}
-    report = (
-        "threads" + (f"-{args.set}" if args.set != "known" else "") + ("-gpu" if args.device == "gpu" else "")
+    report = "-".join(
+        [
+            "threads",
+            *([args.set] if args.set != "known" else []),
+            *([args.device] if args.device != "cpu" else []),
+        ]
     )
     out = args.out or REPOSITORY / "reports" / f"{report}.md"
     cores: queue.SimpleQueue[tuple[int, ...]] = queue.SimpleQueue()
@@ -102,7 +108,7 @@ def main() -> None:
     for job in range(args.jobs):
         cores.put(tuple(available[2 * job : 2 * job + 2]) if args.device == "cpu" else ())
     until = time.monotonic() + 60 * args.minutes
-    device = torch.cuda.get_device_name(0) if args.device == "gpu" else "CPU, 2 cores"
+    device = "CPU, 2 cores" if args.device == "cpu" else torch.cuda.get_device_name(0)
     machine = (
         f"{device}, {torch.get_num_threads()} intra-op threads, torch {torch.__version__}; "
         f"load average {os.getloadavg()[0]:.1f} at the start, {args.pairs} runs of each variant"
