@@ -97,6 +97,37 @@ optimizer.step()""",
         ),
     ),
     Fix(
+        id="FX611",
+        title="Send many tensors with one collective",
+        named="Send many tensors with one {call}",
+        addresses=("BN801",),
+        for_rounds=True,
+        what_to_change="Each collective has its latency, however little it sends. Gradients that a loop sends one"
+        " by one fit into one tensor: copy them into it, send that, and copy them back."
+        " DistributedDataParallel does so in buckets, while the backward still runs. Sums for the log are"
+        " one small tensor.",
+        when=(_RANKS,),
+        risk=Risk.NEEDS_REVIEW,
+        what_if=WhatIf.COMM_OVERLAPPED,
+        what_if_bound=True,
+        basis="the step without these collectives; what they send takes its time in one, too",
+        may_break="All ranks must put the same tensors into it, in the same order, also where a gradient is None.",
+        code="""\
+import torch
+import torch.distributed as dist
+
+# was: for p in parameters: dist.all_reduce(p.grad)
+flat = torch.cat([p.grad.flatten() for p in parameters])
+dist.all_reduce(flat)
+flat /= dist.get_world_size()
+for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
+    p.grad.copy_(part.view_as(p))""",
+        undo="Send them one by one again.",
+        verify="Collectives per step fall to one; the loss is the same.",
+        arithmetic=Arithmetic.REORDERED,
+        sources=(_DDP_DOCS, docs("distributed.html", "torch.distributed")),
+    ),
+    Fix(
         id="FX603",
         title="Send gradients in bf16",
         addresses=("BN801",),

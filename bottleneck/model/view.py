@@ -84,9 +84,27 @@ MAKES_TENSORS = re.compile(
     r"|(BFloat16|Bool|Byte|Char|Double|Float|Half|Int|Long|Short)?Tensor)"
 )
 """Functions that read lists value by value."""
-Role = Literal["step", "input", "forward", "no-grad forward", "loss", "backward", "update", "extra", "device"]
-"""What code of the step does. extra: neither of the others; training goes on without it. device: what the
-device does for a line, forward and backward together, whenever that is."""
+_C10D = "torch.distributed.distributed_c10d."
+BARRIERS = (f"{_C10D}barrier", f"{_C10D}monitored_barrier")
+"""Functions by which ranks only wait for each other: nothing is sent."""
+COLLECTIVES = (
+    *BARRIERS,
+    *(
+        _C10D + each
+        for each in (
+            "all_", "batch_isend_irecv", "broadcast", "gather", "irecv", "isend", "recv", "reduce", "scatter",
+            "send",
+        )
+    ),
+)  # fmt: skip
+"""How names of the functions begin that send between ranks, or wait for them."""
+Role = Literal[
+    "step", "input", "forward", "no-grad forward", "loss", "backward", "communication", "update", "extra",
+    "device",
+]  # fmt: skip
+"""What code of the step does. communication: sends what training needs between ranks. extra: neither of the
+others; training goes on without it. device: what the device does for a line, forward and backward together,
+whenever that is."""
 
 
 class CodeNode(msgspec.Struct, frozen=True, kw_only=True):

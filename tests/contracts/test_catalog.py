@@ -39,6 +39,7 @@ NEEDS = {
     "FX604": "a sharded model",
     "FX605": "a process group",
     "FX609": "a process group",
+    "FX611": "a process group",
     "FX610": "a process group",
     "FX607": "torchrun",
 }

@@ -7,10 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from ...model.codes import Part, WhatIf
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
+from ...model.view import COLLECTIVES, CodeNode
 from ...model.words import ms, percent
 from ..base import Analyzer, Facts
+
+_MOSTLY = 0.5
+"""Of exposed communication, a line with so much is what the finding speaks of."""
 
 
 class ExposedCommunication(Analyzer):
@@ -22,7 +28,9 @@ class ExposedCommunication(Analyzer):
         every micro-step.
 
     How it is measured
-        Time in which a communication kernel runs and no other kernel does, per rank.
+        Time in which a communication kernel runs and no other kernel does, per rank. Without a GPU:
+        time that the training thread stands waiting for a collective. Where the script calls the
+        collective itself, samples of the stack tell its line.
 
     What it costs you
         The step is replayed with communication that overlaps as far as stream dependencies allow.
@@ -33,7 +41,8 @@ class ExposedCommunication(Analyzer):
 
     What to do
         DDP: static_graph, gradient_as_bucket_view, another bucket size. FSDP: smaller units,
-        prefetch. With gradient accumulation: no_sync().
+        prefetch. With gradient accumulation: no_sync(). Gradients that the script sends itself, one
+        by one: as one tensor, or by DDP.
 
     Source
         Li et al., "PyTorch Distributed", VLDB 2020.
@@ -65,16 +74,38 @@ class ExposedCommunication(Analyzer):
                     source="trace",
                 )
             )
-        yield self.finding(
+        lines = sorted(_collectives(facts.timeline.tree), key=lambda line: -line[0].ms)
+        named = lines[:1] if lines and lines[0][0].ms >= _MOSTLY * exposed else []
+        says = f"takes {ms(exposed)} per step"
+        for node, _ in named:
+            says += f", mostly `{node.name}` at {node.site.short if node.site is not None else ''}"
+        found = self.finding(
             facts,
-            f"Communication that does not overlap with computation takes {ms(exposed)} per step",
+            f"Communication that does not overlap with computation {says}",
             answer=answer,
             time_ms=exposed,
             evidence=evidence,
-            # What is sent are gradients: their fixes stand where the backward is called.
-            sites=facts.sites("backward")[:2],
+            # What else is sent are gradients: their fixes stand where the backward is called.
+            sites=[node.site for node, _ in lines[:2]] if named else facts.sites("backward")[:2],
             not_this="Includes waiting for slower ranks, which BN802 reports separately.",
         )
+        for node, in_rounds in named:
+            found = msgspec.structs.replace(
+                found, call=f"`{node.name}`", callee=node.callee, in_rounds=in_rounds
+            )
+        yield found
+
+
+def _collectives(node: CodeNode | None, *, in_rounds: bool = False) -> Iterator[tuple[CodeNode, bool]]:
+    """Yield the user's lines that call collectives, and whether the rounds of a loop do."""
+    if node is None:
+        return
+    in_rounds = in_rounds or node.in_rounds
+    if node.callee.startswith(COLLECTIVES):
+        yield node, in_rounds
+        return
+    for child in node.children:
+        yield from _collectives(child, in_rounds=in_rounds)
 
 
 class SearchInVain(Analyzer):

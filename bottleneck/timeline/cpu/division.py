@@ -114,7 +114,8 @@ def _work_of_segments(
         work[(work == Work.HOST) & waits] = Work.COMMUNICATION
     # The engine itself never takes that long: it is freeing saved tensors, which is memory work.
     work[long & (segments.op_class == OpClass.AUTOGRAD)] = Work.MEMORY
-    work[aside(segments, evaluates=evaluates) & (work != Work.COMPILE)] = Work.HOST
+    of_its_own = np.isin(work, (Work.COMPILE, Work.COMMUNICATION))
+    work[aside(segments, evaluates=evaluates) & ~of_its_own] = Work.HOST
     work[label == Work.HOST] = Work.HOST
     prepared = preparation(segments, after_share=after_share, evaluates=evaluates)
     # What a stage of a pipeline waits for before its forward comes from another rank.

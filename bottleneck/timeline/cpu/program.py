@@ -113,13 +113,14 @@ def cpu_program(
     seams: Sequence[Seam],
     threads: int,
     extra_ms: Mapping[str, float],
+    sent_ms: Mapping[str, float],
     collected_ms: float,
 ) -> Program:
     """Build the program of the typical step.
 
-    `extra_ms` is what the stacks show of each phase that is no part of training; `collected_ms` Python's
-    garbage collector, without collections that a line of the user's asks for. A bare trace has no `baseline`,
-    and tells no system time.
+    `extra_ms` is what the stacks show of each phase that is no part of training, `sent_ms` what they show in
+    collectives that the user's lines call; `collected_ms` Python's garbage collector, without collections
+    that a line of the user's asks for. A bare trace has no `baseline`, and tells no system time.
     """
     ms, phases = division.ms.copy(), division.phases
     if baseline is not None:
@@ -134,15 +135,16 @@ def cpu_program(
         )
         _move(ms, faults * outside, _FRESH_PAGES, to=Work.ALLOCATOR, phases=phases)
     for i, name in enumerate(phases):
-        # What no part of training does is not the work of the phase that it runs in.
-        others = ms[i].copy()
-        others[[Work.HOST, Work.COLLECTOR]] = 0.0
-        total = float(others.sum())
-        if total > 0:
-            missing = max(0.0, extra_ms.get(name, 0.0) - ms[i, Work.HOST])
-            moved = others * min(1.0, missing / total)
-            ms[i] -= moved
-            ms[i, Work.HOST] += float(moved.sum())
+        # What waits for other ranks, or is no part of training, is not the work of the phase that it runs in.
+        for work, told_ms in ((Work.COMMUNICATION, sent_ms), (Work.HOST, extra_ms)):
+            others = ms[i].copy()
+            others[[work, Work.COMMUNICATION, Work.COLLECTOR]] = 0.0
+            total = float(others.sum())
+            if total > 0:
+                missing = max(0.0, told_ms.get(name, 0.0) - ms[i, work])
+                moved = others * min(1.0, missing / total)
+                ms[i] -= moved
+                ms[i, work] += float(moved.sum())
     # Whose the seams are goes by the time that they take in the trace.
     spent: dict[tuple[int, ...], float] = {}
     for seam in seams:

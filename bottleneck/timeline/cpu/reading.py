@@ -105,10 +105,10 @@ def _divide(trace: Trace | None, segments: Segments | None, facts: Facts, seams:
 
 
 def _processor_share(parts: dict[Part, float], baseline: Baseline | None) -> float | None:
-    """Processor time over the part of the step that is neither input nor host work, 1 at most."""
+    """Processor time over what is neither input, host work nor waiting for other ranks, 1 at most."""
     if baseline is None or baseline.processor_ms is None:
         return None
-    working = baseline.step_ms - parts[Part.INPUT] - parts[Part.HOST]
+    working = baseline.step_ms - parts[Part.INPUT] - parts[Part.HOST] - parts[Part.COMMUNICATION]
     if working < 0.2 * baseline.step_ms:
         return None
     return min(1.0, baseline.processor_ms / working)
@@ -290,7 +290,7 @@ class CpuReader:
             return true_ms - priced.asker.step_ms(edit)
 
         def price(branch: Branch) -> tuple[float, bool]:
-            return saves_ms(branch, self.amounts.in_loss), branch.role in ("forward", "loss")
+            return saves_ms(branch, self.amounts.in_loss), branch.role in ("forward", "loss", "communication")
 
         whole = code_tree(tree, true_ms=true_ms, price=price, loaders=self.facts.loaders)
         extras = extra_nodes(tree, true_ms=true_ms, price=price)
@@ -367,6 +367,7 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
         seams=seams,
         threads=_threads(facts.run),
         extra_ms=_extra_ms(facts),
+        sent_ms={phase: facts.tree.sent_ms(phase) for phase in division.phases} if facts.tree else {},
         collected_ms=_collected_ms(facts),
     )
     return CpuReader(

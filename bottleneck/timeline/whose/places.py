@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...model.stacks import StackFrame, Stacks
-from ...model.view import Role
+from ...model.view import BARRIERS, COLLECTIVES, Role
 
 Chain = tuple[StackFrame, ...]
 _Place = Literal["before", "loss", "gradients", "update", "after"]
@@ -120,6 +120,9 @@ class Roles:
         `phase` is the innermost that was open, empty outside of all; `after` the last that had ended.
         """
         called = chain[-1].callee if chain else ""
+        if called.startswith(COLLECTIVES) and phase != "data":
+            beside = phase in ("", "evaluation", "forward") and self._place(chain, after) == "after"
+            return "extra" if beside or called in BARRIERS else "communication"
         if phase == "backward" and any(frame.via.startswith(HOOKS) for frame in chain):
             return "extra"
         if phase not in ("", "evaluation", "data", "forward"):

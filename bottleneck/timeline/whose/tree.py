@@ -7,7 +7,7 @@ were timed with nothing attached, and the whole to the true step.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal
 
@@ -15,7 +15,7 @@ import msgspec
 
 from ...model.run import SiteTime, SourceSite
 from ...model.stacks import StackFrame, Stacks
-from ...model.view import Role
+from ...model.view import COLLECTIVES, Role
 from .branch import Branch, Key
 from .places import Chain, Roles, with_packages
 from .plain import AboveOperators, PlainCode
@@ -62,6 +62,8 @@ class Tree:
     plain: tuple[Branch, ...] = ()
     """Functions and loops of the user's below which no operator is called, in the model, the loss and the
     update: the longest first, each with all of its calls. Empty where operators were not looked at."""
+    sent: Mapping[tuple[str, Role], float] = field(default_factory=dict)
+    """Time of the user's own collectives, by phase and role, ms per step."""
 
     def extras(self) -> list[Branch]:
         """Return the branches that are extra work as a whole, the longest first; none is inside another.
@@ -205,8 +207,12 @@ class Tree:
         return None
 
     def extra_ms(self, phase: str) -> float:
-        """Return the extra work in a phase, ms per step."""
-        return self.root.ms.get((phase, "extra"), 0.0)
+        """Return the extra work in a phase that is no waiting for other ranks, ms per step."""
+        return self.root.ms.get((phase, "extra"), 0.0) - self.sent.get((phase, "extra"), 0.0)
+
+    def sent_ms(self, phase: str) -> float:
+        """Return the time of the user's own collectives in a phase, ms per step."""
+        return sum(ms for (each, _), ms in self.sent.items() if each == phase)
 
     def plain_ms(self, phase: str) -> float:
         """Return the time of functions that call no operator in a phase, ms per step."""
@@ -308,7 +314,16 @@ def build_tree(
         if not branch.trains:
             branch.below = {}
     plain = _plain(samples, depth, above) if above is not None else ()
-    return Tree(root=root, steps=len(kept), owner=_owner(samples), plain=plain)
+    return Tree(root=root, steps=len(kept), owner=_owner(samples), plain=plain, sent=_sent(samples))
+
+
+def _sent(samples: Sequence[_Sample]) -> dict[tuple[str, Role], float]:
+    out: dict[tuple[str, Role], float] = {}
+    for sample in samples:
+        if sample.chain and sample.chain[-1].callee.startswith(COLLECTIVES):
+            cell = (sample.phase, sample.role)
+            out[cell] = out.get(cell, 0.0) + sample.ms
+    return out
 
 
 def _plain(samples: Sequence[_Sample], depth: int, above: AboveOperators) -> tuple[Branch, ...]:

@@ -1147,3 +1147,34 @@ def test_a_function_that_makes_most_of_the_input_on_several_lines_is_named() -> 
     line = without_loader(*cuts(12, 20.0), *cuts(13, 18.0)).input_line()
     assert line is not None
     assert (line.call, line.site.line, line.total_ms) == ("self.tokenize()", 54, pytest.approx(38.0))
+
+
+C10D = "torch.distributed.distributed_c10d."
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "phase", "after", "role"),
+    [
+        (22, "all_reduce", "", "backward", "communication"),
+        (17, "all_gather", "", "forward", "communication"),
+        (60, "all_reduce", "backward", "forward", "communication"),
+        (60, "broadcast", "optimizer", "backward", "communication"),
+        (22, "barrier", "", "backward", "extra"),
+        (30, "all_reduce", "", "optimizer", "extra"),
+    ],
+)
+def test_what_training_sends_between_ranks_is_no_extra_work(
+    line: int, name: str, phase: str, after: str, role: str
+) -> None:
+    sends = at(line, f"dist.{name}()", callee=C10D + name)
+    whole = (sends,) if line < 60 else (BACKWARD, sends)
+    tree = tree_of(Seen(whole, 40, phase, after))
+    assert tree.root.by_role[role] >= 40.0  # type: ignore[index]
+    assert tree.sent_ms(phase) == pytest.approx(40.0)
+    assert tree.extra_ms(phase) == pytest.approx(0.0), "waiting for other ranks has a place of its own"
+    assert extras_of(tree) == ({f"dist.{name}()": 40.0} if role == "extra" else {})
+
+
+def test_asking_for_the_rank_sends_nothing() -> None:
+    tree = tree_of(Seen((at(22, "dist.get_rank()", callee=f"{C10D}get_rank"),), 40, "", "backward"))
+    assert (tree.sent_ms(""), tree.extra_ms("")) == (0.0, pytest.approx(40.0))
