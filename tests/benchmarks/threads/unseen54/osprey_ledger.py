@@ -9,6 +9,11 @@ import torch.nn.functional as F
 import torchmetrics
 from torch.utils.data import DataLoader, Dataset
 
+try:
+    import lightning as L
+except ImportError:
+    import pytorch_lightning as L
+
 VARIANT = os.environ.get("VARIANT", "a")
 SMALL = os.environ.get("SMALL") == "1"
 STEPS = int(os.environ.get("STEPS", 8 if SMALL else 6500))
