@@ -137,6 +137,7 @@ for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
         risk=Risk.CHANGES_NUMERICS,
         what_if=WhatIf.GRADIENTS_OVERLAPPED,
         what_if_bound=True,
+        narrower=WhatIf.NETWORK_TWICE,
         basis=_GRADIENTS_HIDDEN,
         may_break="Gradients lose mantissa bits before they are summed. Needs NCCL 2.9.6 or newer.",
         code="""\
@@ -226,14 +227,15 @@ fully_shard(model)""",
     Fix(
         id="FX606",
         title="Give every rank the same work",
-        addresses=("BN802",),
+        addresses=("BN805", "BN802"),
         what_to_change="All ranks wait for the slowest at every collective. Divide the work by tokens rather"
-        " than by samples, use DistributedSampler, give each rank its own cores, and read the diagnosis"
-        " of the slowest rank.",
+        " than by samples: sort each global batch by length and give each rank every n-th of it. Use"
+        " DistributedSampler, give each rank its own cores, and read the diagnosis of the slowest rank.",
         when=(_RANKS,),
         risk=Risk.NEEDS_REVIEW,
+        what_if=WhatIf.WORK_DEALT,
         may_break="Batches are drawn differently.",
-        basis="at best the skew between ranks, measured in this run and not replayed",
+        basis="the same work dealt out evenly",
         code="""\
 from torch.utils.data import DataLoader, DistributedSampler
 

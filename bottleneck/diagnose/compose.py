@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -26,7 +27,7 @@ from ..catalog.match import applicable, match
 from ..fleet.buckets import best_cap_mb, bucket_answer, of_one_rank
 from ..fleet.compare import Skew, compare_ranks
 from ..ingest import bundle as ingest
-from ..model.codes import WhatIf
+from ..model.codes import QuestionKey, WhatIf
 from ..model.diagnosis import BucketSizes, Diagnosis, Fleet, WhatIfResult
 from ..model.run import HostFacts, JsonValue
 from ..model.view import StepTimeline
@@ -39,6 +40,9 @@ from .counted import counters_of
 from .ranks import critical, other_versions, summary_of
 from .reading import Reading
 from .trials import by_measurement, with_measured_pair
+
+_OF_A_JOB = (WhatIf.WORK_DEALT, WhatIf.NETWORK_TWICE)
+"""Questions to all ranks together that fixes answer."""
 
 
 def diagnose_paths(
@@ -71,6 +75,8 @@ def diagnose_paths(
     together = compare_ranks(job.summaries, (*gathered.unread, *job.unread))
     skew = together.skew
     reading = job.reading(critical(job.summaries, skew) if job.summaries else 0)
+    if job.summaries:
+        reading = _of_a_job(reading, together.fleet)
     lowest = job.reading(next((i for i, each in enumerate(job.summaries) if each.traced), 0))
     run, timeline, step = reading.basis.run, reading.timeline, reading.basis.summary
     buckets = together.buckets
@@ -165,6 +171,15 @@ def diagnose_paths(
         device_calls=timeline.device_calls,
         tree=timeline.tree,
     )
+
+
+def _of_a_job(reading: Reading, fleet: Fleet) -> Reading:
+    """Return the reading of a rank with what only all ranks together tell of its step."""
+    told: dict[QuestionKey, WhatIfResult] = {
+        each.question: each for each in fleet.what_ifs if each.question in _OF_A_JOB
+    }
+    what_ifs = {**reading.timeline.what_ifs, **told}
+    return replace(reading, timeline=replace(reading.timeline, what_ifs=what_ifs))
 
 
 def _bucket_answer(

@@ -76,6 +76,7 @@ def summary_of(reading: Reading) -> RankSummary:
         window_ms=timeline.window_ms or 0.0,
         has_step=reading.basis.summary.true_ms is not None,
         timed_ms=reading.basis.timed_ms[-_TIMED:],
+        forwards_ms=reading.basis.forwards_ms[:_TIMED] if timeline.kind == "cpu" else (),
         recorded_ms=tuple(recorded.tolist()),
         alone_ms=timeline.alone_ms if timeline.usable_what_ifs else (),
         alone_host_ms=timeline.alone_host_ms if timeline.usable_what_ifs else (),

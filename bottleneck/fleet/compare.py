@@ -16,9 +16,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model.codes import LateCause, Part
-from ..model.diagnosis import BucketSizes, Fleet, GroupRow, PathPart, RankRow, Straggler, UnreadRank
+from ..model.codes import LateCause, Part, WhatIf
+from ..model.diagnosis import (
+    BucketSizes,
+    Fleet,
+    GroupRow,
+    PathPart,
+    RankRow,
+    Straggler,
+    UnreadRank,
+    WhatIfResult,
+)
 from ..model.finding import NEGLIGIBLE_SHARE
+from ..stats.interval import mean_interval
 from ..timeline.steps.kinds import as_timed
 from .account import Account, account_of
 from .buckets import bucket_answer, bucket_sizes
@@ -36,7 +46,7 @@ from .clock import Clock, align
 from .joint import JointProgram, host_program, joint_program
 from .match import Lane, Matched, match
 from .roles import process_groups
-from .stragglers import Found, Late, find_late
+from .stragglers import Found, Late, find_late, uneven_ms
 from .summary import RankSummary, lane_of
 from .traffic import collective_rows
 from .unnamed import told_apart
@@ -185,10 +195,42 @@ def _by_collectives(
     fleet = _fleet(fleet, found, account, mine, program, step_ms=step_ms)
     rows = _rows(account, able, summaries, fleet, found)
     buckets = bucket_sizes(program, mine, step_ms=step_ms) if program is not None else None
-    answer = bucket_answer(buckets, step_ms=step_ms, basis=TOGETHER)
-    if answer is not None:
-        fleet = msgspec.structs.replace(fleet, what_ifs=(*fleet.what_ifs, answer))
+    answers = (
+        bucket_answer(buckets, step_ms=step_ms, basis=TOGETHER),
+        _dealt_answer(account, found, mine, step_ms=step_ms, worth=worth),
+    )
+    fleet = msgspec.structs.replace(
+        fleet, what_ifs=(*fleet.what_ifs, *(answer for answer in answers if answer is not None))
+    )
     return Comparison(fleet=fleet, skew=_skew(account, able, summaries), rows=rows, buckets=buckets)
+
+
+def _dealt_answer(
+    account: Account, found: Found, summaries: Sequence[RankSummary], *, step_ms: float, worth: float
+) -> WhatIfResult | None:
+    """Return the step with its work dealt out evenly to the ranks; None where that is not sure to matter.
+
+    None, too, where a rank is late that is told by itself: its own cause is what to look at first. Where
+    hosts do the work themselves, the forward of the steps before the trace tells how uneven it is: in it
+    nobody waits, and there are many more of them.
+    """
+    work_ms = account.work_ms
+    forwards = [summary.forwards_ms for summary in summaries]
+    if len(forwards[0]) > work_ms.shape[1] and len(set(map(len, forwards))) == 1:
+        work_ms = np.asarray(forwards)
+        work_ms = work_ms * (account.work_ms.mean() / max(float(work_ms.mean()), 1e-9))
+    more = uneven_ms(work_ms, found.sent)
+    interval = mean_interval(more)
+    if found.late or interval is None or interval[0] < worth * step_ms:
+        return None
+    saves_ms = min(float(more.mean()), step_ms)
+    return WhatIfResult(
+        question=WhatIf.WORK_DEALT,
+        step_ms=step_ms - saves_ms,
+        saves_ms=saves_ms,
+        basis=f"the rank with most work in a step has as much as all have on average, in {len(more)} steps",
+        bound=False,
+    )
 
 
 def _places(summaries: Sequence[RankSummary]) -> Iterator[tuple[str, list[int]]]:

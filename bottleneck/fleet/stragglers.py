@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ..stats.spread import MAD_TO_SIGMA, median_of_others
 from ..stats.student import student_tail
 
-__all__ = ["Found", "Late", "excess_of", "find_late", "lateness_among"]
+__all__ = ["Found", "Late", "excess_of", "find_late", "lateness_among", "uneven_ms"]
 
 _FALSE_ALARM = 0.005
 """Of a job, for each of the two searches."""
@@ -366,3 +366,20 @@ def _wandering(
         cells=tuple((int(lane), int(step) - steps) for lane, step in np.argwhere(cells)),
     )
     return found, cells
+
+
+def uneven_ms(work_ms: Floats, sent: Sequence[object]) -> Floats:
+    """Return what the rank with most work has more than its peers on average, (steps,).
+
+    The others wait for it: dealt out evenly, the same work takes each of them the average. Of several sets of
+    peers that with most counts.
+
+    Args:
+        work_ms: (n, steps) own work.
+        sent: what each rank sends; ranks that send the same are peers.
+    """
+    more = [np.zeros(work_ms.shape[1])]
+    for each in set(sent):
+        mine = work_ms[[other == each for other in sent]]
+        more.append(mine.max(axis=0) - mine.mean(axis=0))
+    return np.asarray(np.max(more, axis=0))

@@ -30,7 +30,7 @@ from .match import Lane
 
 __all__ = ["FORMAT", "AloneWithout", "RankSummary", "content_hash", "lane_of", "load", "store"]
 
-FORMAT = 11
+FORMAT = 12
 """Raised when a field of the summary changes its meaning, or how it is made."""
 _CHUNK_BYTES = 1 << 20
 _MOST_BYTES = 1 << 20
@@ -83,6 +83,8 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     """False: no step time is known."""
     timed_ms: tuple[float, ...] = ()
     """Lengths of the last steps of the baseline, whose mean the true step is; empty without a baseline."""
+    forwards_ms: tuple[float, ...] = ()
+    """Forward of the first steps of the baseline, where the host does that work; empty with a device."""
     recorded_ms: tuple[float, ...] = ()
     """Lengths of the recorded steps, as traced."""
     alone_ms: tuple[float, ...] = ()

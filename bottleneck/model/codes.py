@@ -122,6 +122,7 @@ class WhatIf(str, Enum):
     # Of several ranks together.
     NO_LATE_RANK = "no-late-rank"
     RANKS_EVEN = "ranks-even"
+    WORK_DEALT = "work-dealt-evenly"
     NETWORK_TWICE = "network-twice-as-fast"
     BUCKET_SIZE = "bucket-size"
 
@@ -475,6 +476,8 @@ FINDING_CODES: dict[str, CodeEntry] = _records(
     CodeEntry("BN802", "straggler", _C.COMMUNICATION),
     CodeEntry("BN803", "unused-parameters-searched", _C.COMMUNICATION),
     CodeEntry("BN804", "buffers-sent", _C.COMMUNICATION, within_others=True),
+    CodeEntry("BN805", "ranks-uneven", _C.COMMUNICATION),
+    CodeEntry("BN806", "extra-collectives", _C.COMMUNICATION, names_call=True),
     CodeEntry("BN901", "other-host-work", _C.HOST, price_only=True),
     CodeEntry("BN902", "garbage-collector", _C.HOST),
     CodeEntry("BN903", "thread-settings", _C.HOST),

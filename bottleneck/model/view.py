@@ -96,6 +96,10 @@ COLLECTIVES = (
             "send",
         )
     ),
+    "torch.distributed._functional_collectives.",
+    "torch.distributed.nn.functional.",
+    "torch.distributed.tensor._api.DTensor.full_tensor",
+    "torch.distributed.tensor._api.DTensor.redistribute",
 )  # fmt: skip
 """How names of the functions begin that send between ranks, or wait for them."""
 Role = Literal[
@@ -167,6 +171,20 @@ class CodeNode(msgspec.Struct, frozen=True, kw_only=True):
         return (
             [self] if self.role == role else [part for child in self.children for part in child.parts(role)]
         )
+
+    def collectives(self, *, in_rounds: bool = False) -> Iterator[tuple[CodeNode, bool]]:
+        """Yield the lines that call collectives, and whether the rounds of a loop do."""
+        in_rounds = in_rounds or self.in_rounds
+        if self.callee.startswith(COLLECTIVES):
+            yield self, in_rounds
+            return
+        for child in self.children:
+            yield from child.collectives(in_rounds=in_rounds)
+
+    @property
+    def mostly_sends(self) -> bool:
+        """Most of its time is in collectives."""
+        return 2 * sum(line.ms for line, _ in self.collectives()) >= self.ms
 
     def own_ms(self) -> float:
         """Return the time of the user's own Python and of torch's operators in it, ms per step.

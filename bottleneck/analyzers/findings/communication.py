@@ -1,6 +1,6 @@
 """Communication-bound: the step waits for other ranks.
 
-In: facts. Out: findings BN801 to BN804.
+In: facts. Out: findings BN801 to BN806.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import msgspec
 
 from ...model.codes import Part, WhatIf
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
-from ...model.view import COLLECTIVES, CodeNode
 from ...model.words import ms, percent
 from ..base import Analyzer, Facts
+from .host import ExtraWork
 
 _MOSTLY = 0.5
 """Of exposed communication, a line with so much is what the finding speaks of."""
@@ -74,7 +74,8 @@ class ExposedCommunication(Analyzer):
                     source="trace",
                 )
             )
-        lines = sorted(_collectives(facts.timeline.tree), key=lambda line: -line[0].ms)
+        tree = facts.timeline.tree
+        lines = sorted(tree.collectives() if tree is not None else (), key=lambda line: -line[0].ms)
         named = lines[:1] if lines and lines[0][0].ms >= _MOSTLY * exposed else []
         says = f"takes {ms(exposed)} per step"
         for node, _ in named:
@@ -94,18 +95,6 @@ class ExposedCommunication(Analyzer):
                 found, call=f"`{node.name}`", callee=node.callee, in_rounds=in_rounds
             )
         yield found
-
-
-def _collectives(node: CodeNode | None, *, in_rounds: bool = False) -> Iterator[tuple[CodeNode, bool]]:
-    """Yield the user's lines that call collectives, and whether the rounds of a loop do."""
-    if node is None:
-        return
-    in_rounds = in_rounds or node.in_rounds
-    if node.callee.startswith(COLLECTIVES):
-        yield node, in_rounds
-        return
-    for child in node.children:
-        yield from _collectives(child, in_rounds=in_rounds)
 
 
 class SearchInVain(Analyzer):
@@ -251,3 +240,84 @@ class Straggler(Analyzer):
             not_this="Not a matter of bandwidth. The cost is that of the late rank's own cause.",
             note=True,
         )
+
+
+class RanksUneven(Analyzer):
+    """Now one rank has most work, now another, and the others wait for it.
+
+    What it means
+        All ranks leave a collective together. Where each draws its batch by chance, and samples differ
+        in length, a step takes as long as the largest batch in it.
+
+    How it is measured
+        The own work of each rank in each step, without its waiting: the most of any rank, less the
+        mean of them all. With devices, of the traced steps; else by the forward of the timed ones.
+
+    What it costs you
+        The step if the same work was dealt out evenly; samples that cannot be cut leave some of it. It
+        is told where it is sure to be more than 2 % of the step, on hosts 5 %.
+
+    What it is not
+        Not one rank that is always late, which is told by itself with its cause. Ranks that share the
+        cores of a busy machine differ by chance, too.
+
+    What to do
+        Deal the samples of each global batch out by their size, so that all ranks get about the same
+        number of tokens, points or pixels.
+
+    Source
+        Hugging Face Transformers, pull request 47340: batches dealt out evenly, 1.58 times.
+    """
+
+    code = "BN805"
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
+        """Price it, and name what hands out the batches."""
+        answer = facts.ask(WhatIf.WORK_DEALT)
+        if answer is None:
+            return
+        loader = facts.training_loader()
+        made = [loader.site] if loader is not None and loader.site is not None else []
+        yield self.finding(
+            facts,
+            f"Ranks wait for whichever has most work in a step: {ms(answer.saves_ms)} per step",
+            answer=answer,
+            evidence=[
+                Evidence(
+                    text=f"{ms(answer.saves_ms)} of own work more than the mean of all ranks, {answer.basis}",
+                    value=answer.saves_ms,
+                    unit="ms/step",
+                    source="traces of all ranks",
+                )
+            ],
+            sites=[*made, *facts.sites("backward")[:1]],
+            not_this="No rank is late in all steps.",
+        )
+
+
+class ExtraCollectives(ExtraWork):
+    """A line of the training loop waits for other ranks for what no part of training needs.
+
+    What it means
+        It sums or gathers metrics, collects whole weights out of shards, or has ranks wait for each
+        other at a barrier, in every step.
+
+    How it is measured
+        As other extra work (BN904), by samples of the training thread's stack; most of it is inside of
+        collectives.
+
+    What it costs you
+        The step without that line and all that it calls, by replay.
+
+    What it is not
+        Not the sending of gradients or parameters, which training needs (BN801).
+
+    What to do
+        Do it every so many steps. Send what is left as one tensor of numbers, not as objects.
+
+    Source
+        Stack samples of this tool.
+    """
+
+    code = "BN806"
+    sends = True

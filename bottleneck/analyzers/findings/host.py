@@ -97,7 +97,9 @@ class OtherHostWork(Analyzer):
         extras = [
             node
             for node in facts.timeline.extras
-            if node.price_ms is not None and not (node.bound and node.price_ms > most)
+            if node.price_ms is not None
+            and not (node.bound and node.price_ms > most)
+            and not node.mostly_sends
         ]
         rare = next((span for span in spans[:1] if span.kind is SpanKind.RARE), None)
         for known in (
@@ -253,6 +255,8 @@ class ExtraWork(Analyzer):
     """
 
     code = "BN904"
+    sends = False
+    """Whether it is about work that mostly waits for other ranks."""
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """Name each line that does extra work, with its price."""
@@ -273,7 +277,9 @@ class ExtraWork(Analyzer):
                 node,
             )
             for node in facts.timeline.extras[:_MOST_NAMED]
-            if node.price_ms is not None and node.price_ms >= NEGLIGIBLE_SHARE * facts.true_ms
+            if node.price_ms is not None
+            and node.price_ms >= NEGLIGIBLE_SHARE * facts.true_ms
+            and node.mostly_sends is self.sends
         ]
 
 

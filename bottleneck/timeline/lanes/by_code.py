@@ -263,15 +263,20 @@ def rare_nodes(
     else:
         # A model may act there, and what its actions meet takes longer; a rollout is left as it is.
         aside = bool(extras) and not (extras[0].evaluates or extras[0].leaves_out)
-    if aside and 2 * extras[0].total_ms >= whole_ms:
+    aside = aside and 2 * extras[0].total_ms >= whole_ms
+    if aside:
         rare = replace(rare, what=OTHER, waits_ms=0.0, computes_ms=0.0)
     elif rare.evaluates:
         named = next((each for each in extras if each.call and _is_beside(each, extras, tree)), None)
         if named is not None:
             rare = replace(rare, beside=named.call, beside_ms=named.total_ms * rare.every)
-        return rare, ()
+        if not extras or extras[0].evaluates:
+            return rare, ()
+    # Also of an evaluation that is no model for most of its time, but draws or counts what that says.
     if (most := tree.root.most(beside_training=True).site_time()) is not None:
         rare = replace(rare, site=most.site)
+    if rare.evaluates and not aside:
+        return rare, ()
     nodes = extra_nodes(
         tree,
         true_ms=ordinary_ms + rare.ms,

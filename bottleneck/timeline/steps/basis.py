@@ -64,6 +64,12 @@ class StepBasis:
         return true_ms - started_ms - (self.rare.ms if self.rare is not None else 0.0)
 
     @property
+    def forwards_ms(self) -> tuple[float, ...]:
+        """Time in the forward of each unprofiled step, of all; empty without a baseline."""
+        window = self.run.window("baseline") if self.run is not None else None
+        return tuple(window.steps.phases_ms.get("forward", ())) if window is not None else ()
+
+    @property
     def timed_ms(self) -> tuple[float, ...]:
         """Lengths of the unprofiled steps, also of those with rare work, without evaluations."""
         window = self.run.window("baseline") if self.run is not None else None

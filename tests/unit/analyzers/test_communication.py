@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from torch_bottleneck.analyzers.findings.communication import BuffersSent, ExposedCommunication
+from torch_bottleneck.analyzers.findings.communication import (
+    BuffersSent,
+    ExposedCommunication,
+    ExtraCollectives,
+    RanksUneven,
+)
+from torch_bottleneck.analyzers.findings.host import ExtraWork, OtherHostWork
 from torch_bottleneck.catalog.match import match
 from torch_bottleneck.model.codes import Part, WhatIf
 from torch_bottleneck.model.run import Run, SiteTime, SourceSite
@@ -99,3 +105,54 @@ def test_collectives_of_a_line_are_named_and_those_of_a_loop_can_be_one(
             60.0,
         )
         assert fixes[0].bound
+
+
+@pytest.mark.parametrize("sends", [True, False])
+def test_extra_work_that_waits_for_other_ranks_is_no_host_work(sends: bool) -> None:
+    line = CodeNode(
+        name="p.full_tensor()", role="extra", ms=30.0, share=0.3, file="/me/train.py", line=61,
+        callee="torch.distributed.tensor._api.DTensor.full_tensor" if sends else "json.dumps",
+    )  # fmt: skip
+    work = CodeNode(
+        name="average()", role="extra", ms=40.0, share=0.4, price_ms=40.0, file="/me/train.py", line=100,
+        children=(line,),
+    )  # fmt: skip
+    known = facts(
+        "cpu",
+        parts={Part.COMMUNICATION: 30.0, Part.HOST: 10.0},
+        saves={WhatIf.COMM_OVERLAPPED: 30.0, WhatIf.HOST_WORK_GONE: 10.0},
+        bounds=(WhatIf.COMM_OVERLAPPED,),
+        extras=(work,),
+    )
+    host, waits = list(ExtraWork().find(known)), list(ExtraCollectives().find(known))
+    assert [len(host), len(waits)] == [not sends, sends]
+    (found,) = host or waits
+    assert (found.cost_ms, found.sites[0].line) == (40.0, 100)
+    assert ("average()" in next(iter(OtherHostWork().find(known))).title) is not sends
+    (fix,) = [each for each in match([found], {}, known.timeline.what_ifs, 100.0) if each.fix == "FX504"]
+    assert (fix.title, fix.predicted_ms) == ("Take `average()` out of the step", 60.0)
+
+
+def test_ranks_that_take_turns_in_being_late_can_have_the_same_work() -> None:
+    known = facts(
+        saves={WhatIf.WORK_DEALT: 25.0}, run=Run(sites=[SiteTime(site=WRAPPED, phase="backward", count=9)])
+    )
+    (found,) = RanksUneven().find(known)
+    assert (found.cost_ms, found.sites) == (25.0, (WRAPPED,))
+    (fix,) = [each for each in match([found], DDP, known.timeline.what_ifs, 100.0) if each.fix == "FX606"]
+    assert (fix.predicted_ms, fix.bound) == (75.0, False)
+    assert not list(RanksUneven().find(facts()))
+
+
+@pytest.mark.parametrize(("saves", "price"), [({WhatIf.NETWORK_TWICE: 12.0}, 88.0), ({}, 70.0)])
+def test_half_the_bytes_save_half_of_a_transfer_where_all_ranks_tell_it(
+    saves: dict[WhatIf, float], price: float
+) -> None:
+    known = facts(
+        parts={Part.COMMUNICATION: 30.0},
+        saves={WhatIf.COMM_OVERLAPPED: 30.0, WhatIf.GRADIENTS_OVERLAPPED: 30.0, **saves},
+        bounds=(WhatIf.COMM_OVERLAPPED, WhatIf.GRADIENTS_OVERLAPPED),
+    )
+    fixes = match(list(ExposedCommunication().find(known)), DDP, known.timeline.what_ifs, 100.0)
+    (fix,) = [each for each in fixes if each.fix == "FX603"]
+    assert (fix.predicted_ms, fix.bound) == (price, not saves)

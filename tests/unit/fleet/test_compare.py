@@ -13,6 +13,7 @@ from torch_bottleneck.fleet.causes import Amounts, cause_of, in_single_steps
 from torch_bottleneck.fleet.collectives import Collectives, PackedCollectives, messages_ms, pack, unpack
 from torch_bottleneck.fleet.compare import compare_ranks
 from torch_bottleneck.fleet.summary import RankSummary
+from torch_bottleneck.model.codes import WhatIf
 from torch_bottleneck.model.diagnosis import UnreadRank
 from torch_bottleneck.timeline.trace.table import Message
 
@@ -295,3 +296,28 @@ def test_a_late_node_and_the_same_place_of_all_nodes_are_named() -> None:
     assert told(set(range(8, 16))) == [("node 1", tuple(range(8, 16)))]
     assert told(set(range(2, 64, 8))) == [("GPU 2 of each node", tuple(range(2, 64, 8)))]
     assert told({9}) == [("", (9,))]
+
+
+def dealt(ranks: list[RankSummary]) -> float | None:
+    """What is saved by dealing the work out evenly."""
+    fleet = compare_ranks(ranks).fleet
+    return next((each.saves_ms for each in fleet.what_ifs if each.question is WhatIf.WORK_DEALT), None)
+
+
+def test_work_that_is_dealt_out_by_chance_has_a_price_by_the_forwards_of_many_steps() -> None:
+    chance = np.random.default_rng(5)
+    uneven = chance.lognormal(0.0, 0.5, (2, 60)) * 4.0
+    more = (uneven.max(axis=0) - uneven.mean(axis=0)).mean() / uneven.mean()
+    ranks = [summary(k, [1.0] * STEPS, forwards_ms=tuple(uneven[k].tolist())) for k in range(2)]
+    own_ms = STEP_MS - TRANSFER_MS - 1.0
+    assert dealt(ranks) == pytest.approx(more * own_ms, rel=0.05)
+    even = chance.normal(4.0, 0.05, (2, 60))
+    assert dealt([summary(k, [1.0] * STEPS, forwards_ms=tuple(even[k].tolist())) for k in range(2)]) is None
+
+
+def test_without_forwards_the_traced_steps_tell_it_and_a_rank_that_is_always_late_is_told_by_itself() -> None:
+    turns = np.tile([8.0, 0.0], 8)
+    assert dealt([summary(k, waits.tolist()) for k, waits in enumerate([turns, 8.0 - turns])]) == (
+        pytest.approx(4.0, rel=0.05)
+    )
+    assert dealt(job()) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torch_bottleneck.fleet.stragglers import Found, excess_of, find_late
+from torch_bottleneck.fleet.stragglers import Found, excess_of, find_late, uneven_ms
 from torch_bottleneck.stats.student import student_tail
 
 STEP_MS = 100.0
@@ -200,3 +200,9 @@ def test_a_rank_that_differs_in_one_part_is_late_though_the_sums_of_its_peers_di
         found(work, parts=np.stack([hosts + np.array([0, 0, 0, 30]), sleeps * np.array([1, 1, 1, 0])])).late
         == ()
     )
+
+
+def test_uneven_is_what_the_rank_with_most_work_has_more_than_its_peers_on_average() -> None:
+    work = np.array([[10.0, 40.0], [30.0, 20.0], [100.0, 100.0]])
+    assert uneven_ms(work, ["a", "a", "b"]).tolist() == [10.0, 10.0], "the last has no peers"
+    assert uneven_ms(work[:2], ["a", "b"]).tolist() == [0.0, 0.0]

@@ -702,6 +702,16 @@ def test_what_is_done_beside_an_evaluation_is_told_with_it() -> None:
     assert alone.beside == "" and "beside" not in alone.note
 
 
+@pytest.mark.parametrize(("beside", "line"), [(70, 74), (30, None)], ids=["metrics", "the model"])
+def test_an_evaluation_stands_where_most_of_its_time_goes(beside: int, line: int | None) -> None:
+    metrics = (_VALIDATES, at(74, "metrics()", function="validate", loops=()))
+    found, nodes = evaluated(
+        (_VALIDATES, at(71, "model()", function="validate", loops=())), metrics, beside=beside
+    )
+    assert (found.what, nodes) == ("evaluation", ())
+    assert (found.site.line if found.site is not None else None) == line
+
+
 def test_what_makes_the_input_of_many_steps_is_named_by_its_line_and_not_by_a_small_extra_of_these() -> None:
     stacks = saving(at_steps=(3, 7, 11), ms=1.0)
     stacks.frames.append(at(140, "walkers.step()", function="collect", loops=()))
