@@ -15,7 +15,6 @@ _FSDP = given("distributed.module", "==", "fsdp", "the model is sharded by FSDP"
 _DDP_DOCS = docs("generated/torch.nn.parallel.DistributedDataParallel.html", "DistributedDataParallel")
 _FSDP_DOCS = docs("distributed.fsdp.fully_shard.html", "torch.distributed.fsdp.fully_shard")
 _OVERLAPPED = "exposed communication overlapped with computing"
-_GRADIENTS_HIDDEN = "all gradients sent while other work is done"
 _LESS_EXPOSED = "The line 'exposed communication' falls."
 
 FIXES: tuple[Fix, ...] = (
@@ -31,7 +30,7 @@ FIXES: tuple[Fix, ...] = (
         what_if=WhatIf.GRADIENTS_OVERLAPPED,
         what_if_bound=True,
         narrower=WhatIf.BUCKET_SIZE,
-        basis=_GRADIENTS_HIDDEN,
+        basis="all gradients sent while other work is done",
         may_break="gradient_as_bucket_view: gradients must not be detached in place. static_graph: the graph"
         " must really be the same in every step.",
         code="""\
@@ -99,8 +98,8 @@ optimizer.step()""",
     Fix(
         id="FX611",
         title="Send many tensors with one collective",
-        named="Send many tensors with one {call}",
-        addresses=("BN801",),
+        named="Send with one collective what {call} sends in many",
+        addresses=("BN801", "BN806"),
         for_rounds=True,
         what_to_change="Each collective has its latency, however little it sends. Gradients that a loop sends one"
         " by one fit into one tensor: copy them into it, send that, and copy them back."
@@ -135,10 +134,9 @@ for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
         " halves the bytes.",
         when=(_RANKS, _DDP),
         risk=Risk.CHANGES_NUMERICS,
-        what_if=WhatIf.GRADIENTS_OVERLAPPED,
+        what_if=WhatIf.GRADIENTS_HALVED,
         what_if_bound=True,
-        narrower=WhatIf.NETWORK_TWICE,
-        basis=_GRADIENTS_HIDDEN,
+        basis="half the bytes of all gradients",
         may_break="Gradients lose mantissa bits before they are summed. Needs NCCL 2.9.6 or newer.",
         code="""\
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks

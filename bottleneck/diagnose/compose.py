@@ -41,9 +41,6 @@ from .ranks import critical, other_versions, summary_of
 from .reading import Reading
 from .trials import by_measurement, with_measured_pair
 
-_OF_A_JOB = (WhatIf.WORK_DEALT, WhatIf.NETWORK_TWICE)
-"""Questions to all ranks together that fixes answer."""
-
 
 def diagnose_paths(
     paths: Sequence[str | os.PathLike[str]],
@@ -176,7 +173,7 @@ def diagnose_paths(
 def _of_a_job(reading: Reading, fleet: Fleet) -> Reading:
     """Return the reading of a rank with what only all ranks together tell of its step."""
     told: dict[QuestionKey, WhatIfResult] = {
-        each.question: each for each in fleet.what_ifs if each.question in _OF_A_JOB
+        each.question: each for each in fleet.what_ifs if each.question is WhatIf.WORK_DEALT
     }
     what_ifs = {**reading.timeline.what_ifs, **told}
     return replace(reading, timeline=replace(reading.timeline, what_ifs=what_ifs))

@@ -82,6 +82,7 @@ class WhatIf(str, Enum):
     COMM_OVERLAPPED = "comm-overlapped"
     COMM_ONCE = "comm-once"
     GRADIENTS_OVERLAPPED = "gradients-overlapped"
+    GRADIENTS_HALVED = "gradients-halved"
     BUFFERS_KEPT = "buffers-kept"
     HOST_WORK_GONE = "host-work-gone"
     PYTHON_GONE = "python-gone"

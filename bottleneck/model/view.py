@@ -182,6 +182,11 @@ class CodeNode(msgspec.Struct, frozen=True, kw_only=True):
             yield from child.collectives(in_rounds=in_rounds)
 
     @property
+    def sends_in_rounds(self) -> bool:
+        """The rounds of a loop send something each."""
+        return any(in_rounds and line.callee not in BARRIERS for line, in_rounds in self.collectives())
+
+    @property
     def mostly_sends(self) -> bool:
         """Most of its time is in collectives."""
         return 2 * sum(line.ms for line, _ in self.collectives()) >= self.ms

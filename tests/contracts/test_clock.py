@@ -91,6 +91,7 @@ LINES_HAVE_ONE = {
     "analyzers/findings/compute.py",
     "analyzers/findings/host.py",
     "analyzers/findings/calls.py",
+    "analyzers/findings/communication.py",
     "analyzers/sections/context.py",
     "model/view.py",
     "timeline/whose/branch.py",

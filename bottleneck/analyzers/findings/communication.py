@@ -91,8 +91,10 @@ class ExposedCommunication(Analyzer):
             not_this="Includes waiting for slower ranks, which BN802 reports separately.",
         )
         for node, in_rounds in named:
+            # What training does not need has a finding and a price of its own.
+            needed = in_rounds and node.role == "communication"
             found = msgspec.structs.replace(
-                found, call=f"`{node.name}`", callee=node.callee, in_rounds=in_rounds
+                found, call=f"`{node.name}`", callee=node.callee, in_rounds=needed
             )
         yield found
 

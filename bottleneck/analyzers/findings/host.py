@@ -166,7 +166,7 @@ def _at_line(node: CodeNode | None, site: SourceSite | None) -> CodeNode | None:
 
 
 def _about(finding: Finding, node: CodeNode) -> Finding:
-    in_rounds = bool(rounds_of([node]))
+    in_rounds = bool(rounds_of([node])) or (node.mostly_sends and node.sends_in_rounds)
     return msgspec.structs.replace(finding, call=f"`{node.name}`", callee=node.callee, in_rounds=in_rounds)
 
 

@@ -145,10 +145,11 @@ def _sending(program: Program, *, buffers: bool, left: float = 0.0) -> Edit | No
     """
     collective = program.part == PARTS.index(Part.COMMUNICATION)
     sent = collective & (program.broadcast == buffers)
-    # Without a device the host stands waiting for it: for the buffers in the forward.
-    forward = np.asarray([phase == "forward" for phase in program.phases] or [False] * len(program.kind))
+    # Without a device the host stands waiting for it: for the buffers in the forward, else in the backward.
+    phase = "forward" if buffers else "backward"
+    waits = np.asarray([each == phase for each in program.phases] or [not buffers] * len(program.kind))
     gone = np.zeros_like(program.work)
-    gone[:, Work.COMMUNICATION] = (1.0 - left) * program.work[:, Work.COMMUNICATION] * (forward == buffers)
+    gone[:, Work.COMMUNICATION] = (1.0 - left) * program.work[:, Work.COMMUNICATION] * waits
     if not sent.any() and not gone.any():
         return None
     return Edit(gone=gone, duration=np.where(sent, left, 1.0))
@@ -268,18 +269,17 @@ def _ddp_questions(program: Program, facts: Facts) -> Iterator[Question]:
         )
 
     def gradients_left(share: float) -> Edit | None:
-        if buffers is None:
+        if buffers is None and not program.phases:
             return collectives_left(program, share)
         return _sending(program, buffers=False, left=share)
 
-    overlapped = gradients_left(0.0)
-    if overlapped is not None and settings.get("distributed.module", "ddp") == "ddp":
-        yield Question(
-            WhatIf.GRADIENTS_OVERLAPPED,
-            overlapped,
-            "replay with all gradients sent while other work is done",
-            bound=True,
-        )
+    if settings.get("distributed.module", "ddp") == "ddp":
+        for question, left, says in (
+            (WhatIf.GRADIENTS_OVERLAPPED, 0.0, "all gradients sent while other work is done"),
+            (WhatIf.GRADIENTS_HALVED, 0.5, "gradients sent in half the time"),
+        ):
+            if (edit := gradients_left(left)) is not None:
+                yield Question(question, edit, f"replay with {says}", bound=True)
     once = gradients_left(1.0 / max(facts.micro_steps, 1.0))
     if facts.micro_steps > 1 and once is not None:
         yield Question(

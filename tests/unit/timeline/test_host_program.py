@@ -73,6 +73,7 @@ def test_on_one_lane_a_cause_costs_what_it_takes() -> None:
         WhatIf.DISPATCH_FREE: pytest.approx(spent(Work.DISPATCH, Work.OPTIMIZER)),
         WhatIf.COMM_OVERLAPPED: pytest.approx(spent(Work.COMMUNICATION)),
         WhatIf.GRADIENTS_OVERLAPPED: pytest.approx(spent(Work.COMMUNICATION)),
+        WhatIf.GRADIENTS_HALVED: pytest.approx(spent(Work.COMMUNICATION) / 2),
     }
     both = found.after[WhatIf.INPUT_READY, WhatIf.DISPATCH_FREE]
     assert both == pytest.approx(STEP_MS - saves[WhatIf.INPUT_READY] - saves[WhatIf.DISPATCH_FREE])
@@ -115,8 +116,8 @@ def test_a_batch_that_need_not_be_fetched_is_prepared_all_the_same() -> None:
     assert asker().step_ms(without_fetching(program())) == pytest.approx(STEP_MS - 4.0)
 
 
-@pytest.mark.parametrize(("sends", "gradients_ms"), [(True, 0.75), (False, 2.0)])
-def test_buffers_are_what_ddp_waits_for_in_the_forward(sends: bool, gradients_ms: float) -> None:
+@pytest.mark.parametrize("sends", [True, False])
+def test_buffers_are_what_ddp_waits_for_in_the_forward_and_gradients_in_the_backward(sends: bool) -> None:
     changed = program()
     changed.work[1 + list(PHASES).index("forward"), Work.COMMUNICATION] = 1.25e6
     run = Run(settings={"distributed.module": "ddp", "distributed.sends_buffers": sends})
@@ -125,7 +126,8 @@ def test_buffers_are_what_ddp_waits_for_in_the_forward(sends: bool, gradients_ms
     )
     saves = {question: answer.saves_ms for question, answer in found.results.items()}
     assert saves[WhatIf.COMM_OVERLAPPED] == pytest.approx(2.0)
-    assert saves[WhatIf.GRADIENTS_OVERLAPPED] == pytest.approx(gradients_ms)
+    assert saves[WhatIf.GRADIENTS_OVERLAPPED] == pytest.approx(0.75)
+    assert saves[WhatIf.GRADIENTS_HALVED] == pytest.approx(0.375)
     assert saves.get(WhatIf.BUFFERS_KEPT) == (pytest.approx(1.25) if sends else None)
 
 
