@@ -81,4 +81,5 @@ RECORDS: dict[str, Record] = {
     "FX528": Record(predictions=1, error=0.0133, close=1, bounds=0, held=0),
     "FX532": Record(predictions=0, error=None, close=0, bounds=3, held=3),
     "FX609": Record(predictions=1, error=0.2712, close=0, bounds=0, held=0),
+    "FX611": Record(predictions=0, error=None, close=0, bounds=1, held=1),
 }
