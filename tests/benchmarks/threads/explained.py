@@ -1155,6 +1155,40 @@ EXPLAINED: dict[str, str] = {
         "FX532 is scored, a bound with all of the loop gone; the cure keeps its norms and drops its reads: "
         "FX502, 53.7 of 61.8 ms, and 58.0 of 67.3 measured."
     ),
+    "AD01": (
+        "The ranks take turns in having most work, which nothing priced yet: FX606 had no figure. With "
+        "BN805: communication-bound, 127.5 of 164.3 ms, measured 131.9 of 156.8."
+    ),
+    "AD02": (
+        "`full_tensor()` gathers, and counted as other host work, by its line. As communication (BN806) "
+        "it has the class; the catalogue has no entry for keeping to shards."
+    ),
+    "AD03": (
+        "Class, line and the price of the call are right; the catalogue has no entry for objects that "
+        "could be one tensor."
+    ),
+    "AD04": (
+        "Line: the evaluation stood at its forward, not at the maps that it draws. Price: without the "
+        "whole evaluation; the cure keeps all of it but most maps."
+    ),
+    "AD05": (
+        "8,200 page faults a step, of 2.6 us each on this machine, take as long as the broadcast. The "
+        "fix was tried in the run: 1.59x."
+    ),
+    "AD06": "The price is without any production of what the line makes; the cure still decodes half of it.",
+    "AD07": (
+        "Half the bytes were promised all of the time in communication. They save half of it at best "
+        "now: 31.8 of 33.5 ms."
+    ),
+    "AE01": (
+        "Scored by cheaper production, 62.6 of 172.6 ms, which leaves the other columns. Workers, first,"
+        " were tried in the run: 2.98x."
+    ),
+    "AE04": (
+        "The tool's step is one of the environment's, of which sixteen make an iteration; the price is "
+        "without any acting."
+    ),
+    "AE05": "The price is without the line; finding the labels in one sorted search takes time, too.",
     "N12": (
         "Compiled code was said to take the host 11.9 ms for the launches of 654 kernels; the cure's step is "
         "8 ms longer than that promised."
