@@ -11,6 +11,7 @@ import msgspec
 
 from ...model.codes import Part, WhatIf
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
+from ...model.view import CodeNode
 from ...model.words import ms, percent
 from ..base import Analyzer, Facts
 from .host import ExtraWork
@@ -75,8 +76,14 @@ class ExposedCommunication(Analyzer):
                 )
             )
         tree = facts.timeline.tree
-        lines = sorted(tree.collectives() if tree is not None else (), key=lambda line: -line[0].ms)
-        named = lines[:1] if lines and lines[0][0].ms >= _MOSTLY * exposed else []
+        on_device = {node.site: node.ms for node in facts.timeline.device_lines}
+
+        def took_ms(line: tuple[CodeNode, bool]) -> float:
+            """On a device a call is over before what it sends."""
+            return max(line[0].ms, on_device.get(line[0].site, 0.0))
+
+        lines = sorted(tree.collectives() if tree is not None else (), key=took_ms, reverse=True)
+        named = lines[:1] if lines and took_ms(lines[0]) >= _MOSTLY * exposed else []
         says = f"takes {ms(exposed)} per step"
         for node, _ in named:
             says += f", mostly `{node.name}` at {node.site.short if node.site is not None else ''}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from torch_bottleneck.analyzers.findings.communication import (
@@ -164,3 +165,12 @@ def test_ranks_that_take_turns_in_being_late_can_have_the_same_work() -> None:
     (fix,) = [each for each in match([found], DDP, known.timeline.what_ifs, 100.0) if each.fix == "FX606"]
     assert (fix.predicted_ms, fix.bound) == (75.0, False)
     assert not list(RanksUneven().find(facts()))
+
+
+def test_on_a_device_a_line_takes_as_long_as_what_it_sends() -> None:
+    step = step_of(ms=2.0, in_rounds=True)
+    sent = msgspec.structs.replace(step.children[0].children[0], role="device", ms=36.0)
+    told = {"parts": {Part.COMMUNICATION: 40.0}, "saves": {WhatIf.COMM_OVERLAPPED: 40.0}, "tree": step}
+    for device_lines, named in (((sent,), True), ((), False)):
+        (found,) = ExposedCommunication().find(facts(device_lines=device_lines, **told))  # type: ignore[arg-type]
+        assert ("dist.all_reduce()" in found.title, found.in_rounds) == (named, named)
