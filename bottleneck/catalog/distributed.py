@@ -104,18 +104,18 @@ optimizer.step()""",
         what_to_change="Each collective has its latency, however little it sends. Gradients that a loop sends one"
         " by one fit into one tensor: copy them into it, send that, and copy them back."
         " DistributedDataParallel does so in buckets, while the backward still runs. Sums for the log are"
-        " one small tensor.",
+        " one small tensor. What is sent takes its time in one collective, too: the price is without any.",
         when=(_RANKS,),
         risk=Risk.NEEDS_REVIEW,
         what_if=WhatIf.COMM_OVERLAPPED,
         what_if_bound=True,
-        basis="the step without these collectives; what they send takes its time in one, too",
+        basis="the step without these collectives",
         may_break="All ranks must put the same tensors into it, in the same order, also where a gradient is None.",
         code="""\
 import torch
 import torch.distributed as dist
 
-# was: for p in parameters: dist.all_reduce(p.grad)
+# was: for p in parameters: dist.all_reduce(p.grad); p.grad /= world_size
 flat = torch.cat([p.grad.flatten() for p in parameters])
 dist.all_reduce(flat)
 flat /= dist.get_world_size()

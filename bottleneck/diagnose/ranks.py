@@ -76,7 +76,7 @@ def summary_of(reading: Reading) -> RankSummary:
         window_ms=timeline.window_ms or 0.0,
         has_step=reading.basis.summary.true_ms is not None,
         timed_ms=reading.basis.timed_ms[-_TIMED:],
-        forwards_ms=reading.basis.forwards_ms[:_TIMED] if timeline.kind == "cpu" else (),
+        forwards_ms=reading.basis.forwards_ms[:_TIMED] if _works_in_forward(reading) else (),
         recorded_ms=tuple(recorded.tolist()),
         alone_ms=timeline.alone_ms if timeline.usable_what_ifs else (),
         alone_host_ms=timeline.alone_host_ms if timeline.usable_what_ifs else (),
@@ -118,6 +118,13 @@ def summary_of(reading: Reading) -> RankSummary:
         message_groups=message_groups(trace, timeline.waits) if trace is not None else (),
     )
     return bounded(summary, found)
+
+
+def _works_in_forward(reading: Reading) -> bool:
+    """Return whether the host works in the forward, and does not wait for other ranks in it."""
+    settings = reading.basis.run.settings if reading.basis.run is not None else {}
+    waits = settings.get("distributed.sends_buffers") is True or settings.get("distributed.module") == "fsdp"
+    return reading.timeline.kind == "cpu" and not waits
 
 
 def _steps(reading: Reading) -> tuple[Steps | None, Alone | None]:

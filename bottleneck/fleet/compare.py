@@ -197,7 +197,7 @@ def _by_collectives(
     buckets = bucket_sizes(program, mine, step_ms=step_ms) if program is not None else None
     answers = (
         bucket_answer(buckets, step_ms=step_ms, basis=TOGETHER),
-        _dealt_answer(account, found, mine, step_ms=step_ms, worth=worth),
+        _dealt_answer(account, found, mine, step_ms=step_ms),
     )
     fleet = msgspec.structs.replace(
         fleet, what_ifs=(*fleet.what_ifs, *(answer for answer in answers if answer is not None))
@@ -206,29 +206,33 @@ def _by_collectives(
 
 
 def _dealt_answer(
-    account: Account, found: Found, summaries: Sequence[RankSummary], *, step_ms: float, worth: float
+    account: Account, found: Found, summaries: Sequence[RankSummary], *, step_ms: float
 ) -> WhatIfResult | None:
     """Return the step with its work dealt out evenly to the ranks; None where that is not sure to matter.
 
-    None, too, where a rank is late that is told by itself: its own cause is what to look at first. Where
-    hosts do the work themselves, the forward of the steps before the trace tells how uneven it is: in it
-    nobody waits, and there are many more of them.
+    None, too, where a rank is late that is told by itself: its own cause is what to look at first. What a
+    rank has more in all steps is not counted. Where hosts do the work themselves, the forward of the steps
+    before the trace tells how uneven it is, as there are many more of them; no more than the traced ones may
+    have by chance.
     """
-    work_ms = account.work_ms
+    traced = uneven_ms(account.work_ms - np.median(account.work_ms, axis=1, keepdims=True), found.sent)
+    more, within = traced, mean_interval(traced)
     forwards = [summary.forwards_ms for summary in summaries]
-    if len(forwards[0]) > work_ms.shape[1] and len(set(map(len, forwards))) == 1:
-        work_ms = np.asarray(forwards)
-        work_ms = work_ms * (account.work_ms.mean() / max(float(work_ms.mean()), 1e-9))
-    more = uneven_ms(work_ms, found.sent)
+    if len(forwards[0]) > len(traced) and len(set(map(len, forwards))) == 1:
+        each = np.asarray(forwards)
+        scale = account.work_ms.mean() / max(float(each.mean()), 1e-9)
+        more = scale * uneven_ms(each - np.median(each, axis=1, keepdims=True), found.sent)
     interval = mean_interval(more)
-    if found.late or interval is None or interval[0] < worth * step_ms:
+    if found.late or interval is None or within is None:
         return None
-    saves_ms = min(float(more.mean()), step_ms)
+    saves_ms = min(float(more.mean()), within[1], step_ms)
+    if min(interval[0], saves_ms) < NOTICED_ON_HOSTS * step_ms:
+        return None
     return WhatIfResult(
         question=WhatIf.WORK_DEALT,
         step_ms=step_ms - saves_ms,
         saves_ms=saves_ms,
-        basis=f"the rank with most work in a step has as much as all have on average, in {len(more)} steps",
+        basis=f"what the rank with most work has more than the mean of all, in {len(more)} steps, gone",
         bound=False,
     )
 

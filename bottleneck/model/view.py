@@ -87,8 +87,12 @@ MAKES_TENSORS = re.compile(
 _C10D = "torch.distributed.distributed_c10d."
 BARRIERS = (f"{_C10D}barrier", f"{_C10D}monitored_barrier")
 """Functions by which ranks only wait for each other: nothing is sent."""
+WAITS = f"{_C10D}Work.wait"
+"""Name for the end of what was sent with async_op=True."""
+ALL_REDUCE = f"{_C10D}all_reduce"
 COLLECTIVES = (
     *BARRIERS,
+    WAITS,
     *(
         _C10D + each
         for each in (
@@ -183,8 +187,8 @@ class CodeNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sends_in_rounds(self) -> bool:
-        """The rounds of a loop send something each."""
-        return any(in_rounds and line.callee not in BARRIERS for line, in_rounds in self.collectives())
+        """The rounds of a loop sum something up over the ranks each."""
+        return any(in_rounds and line.callee == ALL_REDUCE for line, in_rounds in self.collectives())
 
     @property
     def mostly_sends(self) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 
 from ...model.codes import Part, WhatIf
 from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
-from ...model.view import CodeNode
+from ...model.view import ALL_REDUCE, CodeNode
 from ...model.words import ms, percent
 from ..base import Analyzer, Facts
 from .host import ExtraWork
@@ -79,14 +79,15 @@ class ExposedCommunication(Analyzer):
         on_device = {node.site: node.ms for node in facts.timeline.device_lines}
 
         def took_ms(line: tuple[CodeNode, bool]) -> float:
-            """On a device a call is over before what it sends."""
-            return max(line[0].ms, on_device.get(line[0].site, 0.0))
+            """On a device a call is over before what it sends, or waits for what is computed."""
+            return line[0].ms if facts.timeline.kind == "cpu" else on_device.get(line[0].site, 0.0)
 
         lines = sorted(tree.collectives() if tree is not None else (), key=took_ms, reverse=True)
         named = lines[:1] if lines and took_ms(lines[0]) >= _MOSTLY * exposed else []
         says = f"takes {ms(exposed)} per step"
         for node, _ in named:
-            says += f", mostly `{node.name}` at {node.site.short if node.site is not None else ''}"
+            assert node.site is not None  # a call has a line
+            says += f", mostly `{node.name}` at {node.site.short}"
         found = self.finding(
             facts,
             f"Communication that does not overlap with computation {says}",
@@ -94,12 +95,12 @@ class ExposedCommunication(Analyzer):
             time_ms=exposed,
             evidence=evidence,
             # What else is sent are gradients: their fixes stand where the backward is called.
-            sites=[node.site for node, _ in lines[:2]] if named else facts.sites("backward")[:2],
+            sites=[*(node.site for node, _ in named), *facts.sites("backward")[: 2 - len(named)]],
             not_this="Includes waiting for slower ranks, which BN802 reports separately.",
         )
         for node, in_rounds in named:
             # What training does not need has a finding and a price of its own.
-            needed = in_rounds and node.role == "communication"
+            needed = in_rounds and node.role == "communication" and node.callee == ALL_REDUCE
             found = msgspec.structs.replace(
                 found, call=f"`{node.name}`", callee=node.callee, in_rounds=needed
             )
@@ -232,7 +233,11 @@ class Straggler(Analyzer):
     def find(self, facts: Facts) -> Iterator[Finding]:
         """Report how long others wait for this rank."""
         skew = facts.number("comm.rank_skew_ms")
-        if skew is None or skew < NEGLIGIBLE_SHARE * facts.true_ms:
+        if (
+            skew is None
+            or skew < NEGLIGIBLE_SHARE * facts.true_ms
+            or facts.ask(WhatIf.WORK_DEALT) is not None
+        ):
             return
         yield self.finding(
             facts,
@@ -260,11 +265,12 @@ class RanksUneven(Analyzer):
 
     How it is measured
         The own work of each rank in each step, without its waiting: the most of any rank, less the
-        mean of them all. With devices, of the traced steps; else by the forward of the timed ones.
+        mean of them all. With devices, of the traced steps; else by the forward of the timed ones, if
+        nothing is sent in it. What a rank has more in all steps is left out.
 
     What it costs you
         The step if the same work was dealt out evenly; samples that cannot be cut leave some of it. It
-        is told where it is sure to be more than 2 % of the step, on hosts 5 %.
+        is told where it is sure to be more than 5 % of the step.
 
     What it is not
         Not one rank that is always late, which is told by itself with its cause. Ranks that share the
@@ -293,7 +299,7 @@ class RanksUneven(Analyzer):
             answer=answer,
             evidence=[
                 Evidence(
-                    text=f"{ms(answer.saves_ms)} of own work more than the mean of all ranks, {answer.basis}",
+                    text=f"{ms(answer.saves_ms)} of each step: {answer.basis}",
                     value=answer.saves_ms,
                     unit="ms/step",
                     source="traces of all ranks",

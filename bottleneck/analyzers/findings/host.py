@@ -137,7 +137,9 @@ class OtherHostWork(Analyzer):
         """Say whose code it is: one line or function and its call, or how many there are."""
         first, cost = extras[0], extras[0].price_ms or 0.0
         # A function that the model calls, too, takes more than all work beside it.
-        answer = facts.ask(WhatIf.HOST_WORK_GONE, WhatIf.EXTRA_GONE) or answer
+        dearest = next(iter(facts.timeline.extras), None)
+        if dearest is None or not dearest.mostly_sends:
+            answer = facts.ask(WhatIf.HOST_WORK_GONE, WhatIf.EXTRA_GONE) or answer
         title = _costs(first)
         if cost < NEARLY_ALL * answer.saves_ms:
             title = f"{title}, of {ms(answer.saves_ms)} of other host work"

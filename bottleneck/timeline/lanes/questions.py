@@ -269,9 +269,9 @@ def _ddp_questions(program: Program, facts: Facts) -> Iterator[Question]:
         )
 
     def gradients_left(share: float) -> Edit | None:
-        if buffers is None and not program.phases:
-            return collectives_left(program, share)
-        return _sending(program, buffers=False, left=share)
+        apart = _sending(program, buffers=False, left=share)
+        labelled = "backward" in program.phases and program.work[program.phases.index("backward")].any()
+        return apart if buffers is not None or labelled else collectives_left(program, share)
 
     if settings.get("distributed.module", "ddp") == "ddp":
         for question, left, says in (

@@ -11,8 +11,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from ...model.stacks import StackFrame, Stacks
-from ...model.view import BARRIERS, COLLECTIVES, Role
+from ...model.view import BARRIERS, COLLECTIVES, WAITS, Role
 
 Chain = tuple[StackFrame, ...]
 _Place = Literal["before", "loss", "gradients", "update", "after"]
@@ -30,6 +32,8 @@ HOOKS = ("torch.autograd.graph.", "torch.utils.hooks.")
 """Modules whose functions call hooks of the user's in the backward; those that call code which the
 backward itself consists of are others (torch.autograd.function, torch.utils.checkpoint)."""
 _SCHEDULERS = "torch.optim."
+_OUTSIDE = ("", "evaluation", "forward")
+_WHOLE = "torch.distributed.tensor._api.DTensor.full_tensor"
 _EXITS = ("__exit__", "__aexit__")
 _ASIDE = (
     "gc", "json", "pickle", "csv", "logging", "copy", "shutil", "subprocess", "sqlite3",
@@ -61,6 +65,20 @@ def _on_one_line(here: Chain, there: Chain) -> bool:
     return len(here) == len(there) and all(
         (one.file, one.line) == (other.file, other.line) for one, other in zip(here, there, strict=True)
     )
+
+
+def with_waits(frames: Sequence[StackFrame]) -> list[StackFrame]:
+    """Return the frames, with a name for waiting for what was sent with async_op=True, which no stack names.
+
+    That is what a function does that sends something and calls a `wait()`.
+    """
+    sending = {(frame.file, frame.function) for frame in frames if frame.callee.startswith(COLLECTIVES)}
+    return [
+        msgspec.structs.replace(frame, callee=WAITS)
+        if frame.call.endswith(".wait()") and not frame.callee and (frame.file, frame.function) in sending
+        else frame
+        for frame in frames
+    ]
 
 
 def with_packages(stacks: Stacks, chains: Sequence[Chain], packages: Sequence[Chain]) -> list[Chain]:
@@ -121,8 +139,10 @@ class Roles:
         """
         called = chain[-1].callee if chain else ""
         if called.startswith(COLLECTIVES) and phase != "data":
-            beside = phase in ("", "evaluation", "forward") and self._place(chain, after) == "after"
-            return "extra" if beside or called in BARRIERS else "communication"
+            # What else is sent behind the update may be the weights, as where ranks average their models.
+            copies = phase in _OUTSIDE and ("_object" in called or called.startswith(_WHOLE))
+            beside = called in BARRIERS or (copies and self._place(chain, after) == "after")
+            return "extra" if beside else "communication"
         if phase == "backward" and any(frame.via.startswith(HOOKS) for frame in chain):
             return "extra"
         if phase not in ("", "evaluation", "data", "forward"):

@@ -17,7 +17,7 @@ from ...model.run import SiteTime, SourceSite
 from ...model.stacks import StackFrame, Stacks
 from ...model.view import COLLECTIVES, Role
 from .branch import Branch, Key
-from .places import Chain, Roles, with_packages
+from .places import Chain, Roles, with_packages, with_waits
 from .plain import AboveOperators, PlainCode
 
 _FAR_LONGER = 2.0
@@ -96,7 +96,8 @@ class Tree:
         found, pending = [], self.root.branches()
         while pending:
             branch = pending.pop()
-            if branch.is_mostly("extra"):
+            # A helper that averages gradients may average what is logged, too.
+            if branch.is_mostly("extra") or branch.is_mostly("communication"):
                 continue
             if branch.calls_function in called and branch.call == extra[0].call:
                 found.append(branch.as_extra())
@@ -281,8 +282,9 @@ def build_tree(
     apart = rare if steps == "ordinary" else set()
     single = far - apart if len(far - apart) == 1 else set()
     kept = rare if steps == "rare" else set(range(len(stacks.step_ms))) - apart - single
-    chains = [tuple(stacks.frames[k] for k in stack) for stack in stacks.stacks]
-    packages = [tuple(stacks.frames[k] for k in stack) for stack in stacks.below] or [()] * len(chains)
+    frames = with_waits(stacks.frames)
+    chains = [tuple(frames[k] for k in stack) for stack in stacks.stacks]
+    packages = [tuple(frames[k] for k in stack) for stack in stacks.below] or [()] * len(chains)
     places = with_packages(stacks, chains, packages)
     roles = Roles(stacks, places, broken_at=broken_at)
     columns = (stacks.step, stacks.stack, stacks.phase, stacks.after, stacks.us, stacks.counts)
@@ -320,7 +322,7 @@ def build_tree(
 def _sent(samples: Sequence[_Sample]) -> dict[tuple[str, Role], float]:
     out: dict[tuple[str, Role], float] = {}
     for sample in samples:
-        if sample.chain and sample.chain[-1].callee.startswith(COLLECTIVES):
+        if sample.phase != "data" and sample.chain and sample.chain[-1].callee.startswith(COLLECTIVES):
             cell = (sample.phase, sample.role)
             out[cell] = out.get(cell, 0.0) + sample.ms
     return out

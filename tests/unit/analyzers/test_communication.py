@@ -88,6 +88,7 @@ def test_collectives_of_a_line_are_named_and_those_of_a_loop_can_be_one(
     ms: float, in_rounds: bool, first: str
 ) -> None:
     known = facts(
+        "cpu",
         parts={Part.COMMUNICATION: 40.0},
         saves={WhatIf.COMM_OVERLAPPED: 40.0, WhatIf.GRADIENTS_OVERLAPPED: 10.0},
         bounds=(WhatIf.COMM_OVERLAPPED, WhatIf.GRADIENTS_OVERLAPPED),

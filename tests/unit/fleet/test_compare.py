@@ -307,12 +307,19 @@ def dealt(ranks: list[RankSummary]) -> float | None:
 def test_work_that_is_dealt_out_by_chance_has_a_price_by_the_forwards_of_many_steps() -> None:
     chance = np.random.default_rng(5)
     uneven = chance.lognormal(0.0, 0.5, (2, 60)) * 4.0
-    more = (uneven.max(axis=0) - uneven.mean(axis=0)).mean() / uneven.mean()
-    ranks = [summary(k, [1.0] * STEPS, forwards_ms=tuple(uneven[k].tolist())) for k in range(2)]
-    own_ms = STEP_MS - TRANSFER_MS - 1.0
-    assert dealt(ranks) == pytest.approx(more * own_ms, rel=0.05)
-    even = chance.normal(4.0, 0.05, (2, 60))
-    assert dealt([summary(k, [1.0] * STEPS, forwards_ms=tuple(even[k].tolist())) for k in range(2)]) is None
+    beside = uneven - np.median(uneven, axis=1, keepdims=True)
+    more = (beside.max(axis=0) - beside.mean(axis=0)).mean() / uneven.mean()
+    turns = [[8.0, 0.0, 0.0, 6.0], [0.0, 7.0, 7.0, 0.0]]
+
+    def ranks(forwards: np.ndarray, waits: list[list[float]]) -> list[RankSummary]:
+        return [summary(k, waits[k], forwards_ms=tuple(forwards[k].tolist())) for k in range(2)]
+
+    own_ms = STEP_MS - TRANSFER_MS - np.mean(turns)
+    assert dealt(ranks(uneven, turns)) == pytest.approx(more * own_ms, rel=0.05)
+    assert dealt(ranks(chance.normal(4.0, 0.05, (2, 60)), turns)) is None
+    assert dealt(ranks(uneven, [[1.0] * STEPS] * 2)) is None, "no more than the traced steps may have"
+    steady = np.stack([np.full(60, 6.0), np.full(60, 4.0)])
+    assert dealt(ranks(steady, turns)) is None, "always the same rank"
 
 
 def test_without_forwards_the_traced_steps_tell_it_and_a_rank_that_is_always_late_is_told_by_itself() -> None:

@@ -1170,7 +1170,8 @@ C10D = "torch.distributed.distributed_c10d."
         (60, "all_reduce", "backward", "forward", "communication"),
         (60, "broadcast", "optimizer", "backward", "communication"),
         (22, "barrier", "", "backward", "extra"),
-        (30, "all_reduce", "", "optimizer", "extra"),
+        (30, "all_reduce", "", "optimizer", "communication"),
+        (30, "all_gather_object", "", "optimizer", "extra"),
     ],
 )
 def test_what_training_sends_between_ranks_is_no_extra_work(
@@ -1188,3 +1189,23 @@ def test_what_training_sends_between_ranks_is_no_extra_work(
 def test_asking_for_the_rank_sends_nothing() -> None:
     tree = tree_of(Seen((at(22, "dist.get_rank()", callee=f"{C10D}get_rank"),), 40, "", "backward"))
     assert (tree.sent_ms(""), tree.extra_ms("")) == (0.0, pytest.approx(40.0))
+
+
+def test_what_is_sent_to_be_waited_for_later_is_communication_too() -> None:
+    sends = at(22, "dist.all_reduce()", callee=f"{C10D}all_reduce")
+    waits = at(23, "work.wait()")
+    tree = tree_of(Seen((sends,), 1, "", "backward"), Seen((waits,), 39, "", "backward"))
+    assert (tree.sent_ms(""), extras_of(tree)) == (pytest.approx(40.0), {})
+    assert extras_of(tree_of(Seen((waits,), 39, "", "backward"))) == {"work.wait()": 39.0}, (
+        "of something else"
+    )
+
+
+def test_a_helper_for_gradients_and_for_the_log_is_no_extra_work_where_it_averages_gradients() -> None:
+    def average(line: int) -> tuple[StackFrame, ...]:
+        inner = at(61, "dist.all_reduce()", function="average", callee=f"{C10D}all_reduce", loops=())
+        return at(line, "average()"), inner
+
+    logs = (at(30, "average()"), at(62, "print()", function="average", callee="builtins.print", loops=()))
+    tree = tree_of(Seen(average(22), 40, "", "backward"), Seen(logs, 5, "", "optimizer"))
+    assert extras_of(tree) == {"average()": 5.0}
