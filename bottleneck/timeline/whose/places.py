@@ -70,12 +70,11 @@ def _on_one_line(here: Chain, there: Chain) -> bool:
 def with_waits(frames: Sequence[StackFrame]) -> list[StackFrame]:
     """Return the frames, with a name for waiting for what was sent with async_op=True, which no stack names.
 
-    That is what a function does that sends something and calls a `wait()`.
+    That is a `wait()` that is not written in Python, as those of events, threads and processes are.
     """
-    sending = {(frame.file, frame.function) for frame in frames if frame.callee.startswith(COLLECTIVES)}
     return [
         msgspec.structs.replace(frame, callee=WAITS)
-        if frame.call.endswith(".wait()") and not frame.callee and (frame.file, frame.function) in sending
+        if frame.call.endswith(".wait()") and not frame.callee
         else frame
         for frame in frames
     ]
