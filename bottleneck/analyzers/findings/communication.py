@@ -14,10 +14,7 @@ from ...model.finding import NEGLIGIBLE_SHARE, Evidence, Finding
 from ...model.view import ALL_REDUCE, CodeNode
 from ...model.words import ms, percent
 from ..base import Analyzer, Facts
-from .host import ExtraWork
-
-_MOSTLY = 0.5
-"""Of exposed communication, a line with so much is what the finding speaks of."""
+from .host import HALF, ExtraWork
 
 
 class ExposedCommunication(Analyzer):
@@ -83,7 +80,7 @@ class ExposedCommunication(Analyzer):
             return line[0].ms if facts.timeline.kind == "cpu" else on_device.get(line[0].site, 0.0)
 
         lines = sorted(tree.collectives() if tree is not None else (), key=took_ms, reverse=True)
-        named = lines[:1] if lines and took_ms(lines[0]) >= _MOSTLY * exposed else []
+        named = lines[:1] if lines and took_ms(lines[0]) >= HALF * exposed else []
         says = f"takes {ms(exposed)} per step"
         for node, _ in named:
             assert node.site is not None  # a call has a line
@@ -314,8 +311,8 @@ class ExtraCollectives(ExtraWork):
     """A line of the training loop waits for other ranks for what no part of training needs.
 
     What it means
-        It sums or gathers metrics, collects whole weights out of shards, or has ranks wait for each
-        other at a barrier, in every step.
+        It gathers objects, as metrics by name, collects whole weights out of shards, or has ranks wait
+        for each other at a barrier, in every step.
 
     How it is measured
         As other extra work (BN904), by samples of the training thread's stack; most of it is inside of

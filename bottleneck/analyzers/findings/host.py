@@ -27,9 +27,9 @@ _Line: TypeAlias = tuple[str, int, str]
 """File, line and call."""
 _MOST_NAMED = 5
 _EVALUATION = "evaluation"
-_HALF = 0.5
-"""One line with so much of all extra work is what the finding speaks of; below `NEARLY_ALL` it says that
-there is more."""
+HALF = 0.5
+"""One line with so much of what a finding is about is what it speaks of; below `NEARLY_ALL` of all extra work
+it says that there is more."""
 
 
 class OtherHostWork(Analyzer):
@@ -157,7 +157,7 @@ class OtherHostWork(Analyzer):
             ],
             not_this="Dispatch of operators and input are counted separately.",
         )
-        return _about(found, first) if cost >= _HALF * answer.saves_ms else found
+        return _about(found, first) if cost >= HALF * answer.saves_ms else found
 
 
 def _at_line(node: CodeNode | None, site: SourceSite | None) -> CodeNode | None:
