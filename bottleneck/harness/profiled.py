@@ -6,6 +6,7 @@ where they stand.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection
 from contextlib import AbstractContextManager
@@ -14,6 +15,9 @@ from typing import Any, TypeAlias
 import torch
 
 from ..model.flops import OperatorCall
+
+_OPERATOR = re.compile(r"\w+::\w+")
+"""Names of operators, other libraries' too: `aten::mm`, `c10d::allreduce_`. Nodes of a backward have more."""
 
 
 def operator_calls(profile: Any, names: set[str]) -> list[OperatorCall] | None:
@@ -78,7 +82,7 @@ def operators_inside(
     spans = [
         (event.start_ns(), event.start_ns() + event.duration_ns(), event.start_thread_id(), event.name())
         for event in (results.events() if results is not None else ())
-        if event.name().startswith("aten::") or event.name() in found
+        if _OPERATOR.fullmatch(event.name()) or event.name() in found
     ]
     inside: dict[int, tuple[int, str, int]] = {}
     """By thread: the end of the mark that it is in, its name, and the end of the last outermost operator."""

@@ -21,6 +21,7 @@ import torch
 from torch.autograd import profiler as autograd_profiler
 from torch.multiprocessing import reductions
 from torch.optim import optimizer
+from torch.utils._device import DeviceContext
 
 from ..clocks import perf_counter_ns
 from ..runs.environment import available_memory
@@ -143,9 +144,12 @@ def record_in_this_thread(*, enabled: bool) -> None:
 
 
 def enter_first(mode: Any) -> bool:
-    """Put a mode of functions under all that the script may enter; False where it is inside one already."""
-    ours = getattr(torch.overrides, "_get_current_function_mode_stack", None)
-    if ours is None or ours():
+    """Put a mode of functions under all that the script may enter; False where it is inside one already.
+
+    That of `torch.set_default_device` stays below all others.
+    """
+    stack = getattr(torch.overrides, "_get_current_function_mode_stack", None)
+    if stack is None or any(not isinstance(mode, DeviceContext) for mode in stack()):
         return False
     mode.__enter__()
     return True

@@ -16,6 +16,10 @@ from ...model.words import ms, percent
 from ..base import Analyzer, Facts
 from .host import HALF, ExtraWork
 
+_SENDS = ("c10d::", "_c10d_functional::")
+"""How names of operators begin that send between ranks."""
+_TRAINS = ("forward", "loss", "backward", "update")
+
 
 class ExposedCommunication(Analyzer):
     """The device does nothing but communicate.
@@ -28,7 +32,7 @@ class ExposedCommunication(Analyzer):
     How it is measured
         Time in which a communication kernel runs and no other kernel does, per rank. Without a GPU:
         time that the training thread stands waiting for a collective. Where the script calls the
-        collective itself, samples of the stack tell its line.
+        collective itself, samples of the stack tell its line; on a GPU, what that line launches.
 
     What it costs you
         The step is replayed with communication that overlaps as far as stream dependencies allow.
@@ -72,17 +76,9 @@ class ExposedCommunication(Analyzer):
                     source="trace",
                 )
             )
-        tree = facts.timeline.tree
-        on_device = {node.site: node.ms for node in facts.timeline.device_lines}
-
-        def took_ms(line: tuple[CodeNode, bool]) -> float:
-            """On a device a call is over before what it sends, or waits for what is computed."""
-            return line[0].ms if facts.timeline.kind == "cpu" else on_device.get(line[0].site, 0.0)
-
-        lines = sorted(tree.collectives() if tree is not None else (), key=took_ms, reverse=True)
-        named = lines[:1] if lines and took_ms(lines[0]) >= HALF * exposed else []
+        named = [line for line in _sending(facts) if line[0] >= HALF * exposed][:1]
         says = f"takes {ms(exposed)} per step"
-        for node, _ in named:
+        for _, node, _ in named:
             assert node.site is not None  # a call has a line
             says += f", mostly `{node.name}` at {node.site.short}"
         found = self.finding(
@@ -92,16 +88,37 @@ class ExposedCommunication(Analyzer):
             time_ms=exposed,
             evidence=evidence,
             # What else is sent are gradients: their fixes stand where the backward is called.
-            sites=[*(node.site for node, _ in named), *facts.sites("backward")[: 2 - len(named)]],
+            sites=[*(node.site for _, node, _ in named), *facts.sites("backward")[: 2 - len(named)]],
             not_this="Includes waiting for slower ranks, which BN802 reports separately.",
         )
-        for node, in_rounds in named:
+        for _, node, in_rounds in named:
             # What training does not need has a finding and a price of its own.
             needed = in_rounds and node.role == "communication" and node.callee == ALL_REDUCE
             found = msgspec.structs.replace(
                 found, call=f"`{node.name}`", callee=node.callee, in_rounds=needed
             )
         yield found
+
+
+def _sending(facts: Facts) -> list[tuple[float, CodeNode, bool]]:
+    """Return the lines that send, the longest first: ms, the line, whether the rounds of a loop do it.
+
+    On a device a call is over before what it sends, or waits for what is computed: what the device does for
+    the line counts. A line of training's that leads to a collective, as of sharded parameters, sends nothing.
+    """
+    tree = facts.timeline.tree
+    host = list(tree.collectives() if tree is not None else ())
+    if facts.timeline.kind == "cpu":
+        found = [(node.ms, node, in_rounds) for node, in_rounds in host]
+    else:
+        calls = {node.site: (node, in_rounds) for node, in_rounds in host}
+        trains = {node.site for node in (tree.walk() if tree is not None else ()) if node.role in _TRAINS}
+        found = [
+            (line.ms, *calls.get(line.site, (line, False)))
+            for line in facts.timeline.device_lines
+            if line.site in calls or (line.callee.startswith(_SENDS) and line.site not in trains)
+        ]
+    return sorted(found, key=lambda each: -each[0])
 
 
 class SearchInVain(Analyzer):

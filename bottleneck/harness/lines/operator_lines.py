@@ -7,11 +7,18 @@ that lead to it. Without a device nothing is marked: there the host's samples te
 
 from __future__ import annotations
 
-from types import CodeType, FrameType
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeAlias
 
+from torch import distributed
+
 from ...model.run import OperatorLines, SourceSite
+from ...model.view import COLLECTIVES
 from .. import torch_private
+from ..events.replacing import Replacements
 from ..profiled import Mark, mark_of, operators_inside
 from .chains import Line, LineTable, leading_to, source_of
 from .sites import line_of
@@ -28,15 +35,34 @@ class OperatorMarks:
         self._marks: dict[tuple[tuple[_At, ...], _At | None], str] = {}
         """The user's lines that lead to a call, the innermost first, and that of a package below them."""
         self._around: Mark | None = None
+        self._thread = 0
+        self._replaced = Replacements()
 
     def begin(self) -> None:
         """Mark calls from now on, where there is a device, and torch has marks that are no operators."""
         self.on = torch_private.device_kind() != "cpu" and mark_of("") is not None
+        self._thread = threading.get_ident()
+        for owner, name in _collectives() if self.on else ():
+            self._replaced.put(owner, name, self._make_collective)
 
     def end(self) -> None:
         """Mark no more; a step may end inside a call."""
         self.on = False
+        self._replaced.undo()
         self.leave()
+
+    def _make_collective(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a collective with a mark: before torch 2.13 a mode of functions does not see it."""
+
+        def collective(*args: Any, **kwargs: Any) -> Any:
+            marked = threading.get_ident() == self._thread and self.enter(sys._getframe(1))
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if marked:
+                    self.leave()
+
+        return collective
 
     def forget(self) -> None:
         """Let go of what is known of the script."""
@@ -83,6 +109,17 @@ class OperatorMarks:
             sites=table.sites,
             texts=table.texts,
         )
+
+
+def _collectives() -> Iterator[tuple[Any, str]]:
+    """Yield (module, name) of the functions that send between ranks; none where no ranks have met."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    for name, function in list(vars(distributed.distributed_c10d).items()):
+        if type(function) is FunctionType and f"{function.__module__}.{name}".startswith(COLLECTIVES):
+            yield distributed.distributed_c10d, name
+            if vars(distributed).get(name) is function:
+                yield distributed, name
 
 
 def _at(frame: FrameType) -> _At:

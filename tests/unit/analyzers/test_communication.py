@@ -109,6 +109,44 @@ def test_collectives_of_a_line_are_named_and_those_of_a_loop_can_be_one(
         assert fixes[0].bound
 
 
+def device_line(*, line: int, callee: str) -> CodeNode:
+    return CodeNode(
+        name="dist.all_reduce(p.grad)", role="device", ms=39.0, share=0.39, file="/me/train.py", line=line,
+        function="average", callee=callee,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "callee", "named"),
+    [
+        (12, "c10d::allreduce_", True),
+        (13, "c10d::allreduce_", True),
+        (13, "aten::mm", False),
+        (20, "c10d::_allgather_base_", False),
+    ],
+    ids=["a call that samples saw", "one they did not see", "no collective", "a sharded model is called"],
+)
+def test_on_a_device_the_line_counts_that_it_works_for(line: int, callee: str, *, named: bool) -> None:
+    """There the calls themselves are over at once."""
+    step = step_of(ms=1.0, in_rounds=True)
+    model = CodeNode(
+        name="model()", role="forward", ms=20.0, share=0.2, file="/me/train.py", line=20, function="average"
+    )
+    known = facts(
+        "gpu",
+        parts={Part.COMMUNICATION: 40.0},
+        saves={WhatIf.COMM_OVERLAPPED: 40.0},
+        bounds=(WhatIf.COMM_OVERLAPPED,),
+        tree=msgspec.structs.replace(step, children=(*step.children, model)),
+        device_lines=(device_line(line=line, callee=callee),),
+    )
+    (found,) = ExposedCommunication().find(known)
+    assert [site.line for site in found.sites] == ([line] if named else [])
+    in_rounds = named and line == 12
+    fixes = [fix.fix for fix in match([found], {"distributed.world_size": 2}, known.timeline.what_ifs, 100.0)]
+    assert ("FX611" in fixes) is in_rounds
+
+
 @pytest.mark.parametrize("sends", [True, False])
 def test_extra_work_that_waits_for_other_ranks_is_no_host_work(sends: bool) -> None:
     line = CodeNode(

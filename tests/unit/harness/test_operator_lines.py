@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -232,3 +233,51 @@ def test_nothing_of_the_script_is_held_at_the_end() -> None:
     torch.ones(3).cumsum(0)
     watch.end()
     assert not watch._marks._marks
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A job of one rank."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_is_sent_between_ranks_has_its_line() -> None:
+    before = distributed.all_reduce, distributed.distributed_c10d.all_reduce
+
+    def step() -> None:
+        values = torch.ones(3)
+        for _ in range(2):
+            distributed.all_reduce(values)
+        distributed.distributed_c10d.broadcast(values, 0)
+
+    found = noted(step)
+    assert lines(found, "c10d::allreduce_") == ["distributed.all_reduce(values)"] * 2
+    assert lines(found, "c10d::broadcast_") == ["distributed.distributed_c10d.broadcast(values, 0)"]
+    assert (distributed.all_reduce, distributed.distributed_c10d.all_reduce) == before
+
+
+@pytest.mark.usefixtures("alone")
+def test_another_thread_marks_nothing() -> None:
+    def step() -> None:
+        torch.ones(3).cumsum(0)
+        beside = threading.Thread(target=lambda: distributed.all_reduce(torch.ones(3)))
+        beside.start()
+        beside.join()
+
+    assert not any(lines(noted(step), "c10d::allreduce_"))
+
+
+def test_lines_are_known_beside_a_default_device() -> None:
+    torch.set_default_device("cpu")
+    try:
+        assert lines(noted(lambda: torch.ones(3).cumsum(0)), "aten::cumsum") == [
+            'assert lines(noted(lambda: torch.ones(3).cumsum(0)), "aten::cumsum") == ['
+        ]
+        torch.set_default_device("meta")
+        assert torch.ones(3).device.type == "meta"
+    finally:
+        torch.set_default_device(None)
+    assert torch.ones(3).device.type == "cpu"

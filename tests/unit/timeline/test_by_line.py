@@ -17,13 +17,14 @@ from recorded.cases import CASES
 
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.ingest import read_trace
+from torch_bottleneck.model.codes import Part
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.run import GraphLines, LoopTime, OperatorLines, Run, SourceSite
 from torch_bottleneck.reporters.rows.code import code_rows
 from torch_bottleneck.timeline.gpu.by_line import NO_LINE, asked_by
 from torch_bottleneck.timeline.gpu.questions.dispatch import _of_loop, _without_loop
 from torch_bottleneck.timeline.lanes.labels import Work
-from torch_bottleneck.timeline.lanes.program import EventKind, Program, build_program
+from torch_bottleneck.timeline.lanes.program import PARTS, EventKind, Program, build_program
 from torch_bottleneck.timeline.lanes.questions import EAGER
 from torch_bottleneck.timeline.steps.loop_lines import LoopShares
 from torch_bottleneck.timeline.steps.traced import find_steps
@@ -255,6 +256,22 @@ def test_what_samples_saw_beyond_a_loops_lines_lies_where_no_line_is_known() -> 
     nothing = np.zeros(len(eager), dtype=bool)
     assert price(0.05, nothing, everything) == pytest.approx(min(0.05, float(host.sum()) / whole))
     assert price(0.5, nothing, nothing) == pytest.approx(0.5)
+
+
+def test_one_operator_for_all_rounds_of_a_loop_sends_as_much_between_ranks() -> None:
+    trace = read_trace(CASES["ddp-h200"].traces[0])
+    steps = find_steps(trace)
+    program = build_program(trace, steps.edges_ns, main_tid=steps.thread[1])
+    assert program is not None
+    nothing = np.zeros(len(program.kind), dtype=bool)
+    beside: Any = SimpleNamespace(
+        reach=SimpleNamespace(model=nothing), filled=np.zeros(len(program.event)), alike=1e6
+    )
+    shares = LoopShares(forward=0.0, between=1.0, after=0.0, update=0.0, backward=0.0)
+    left = _without_loop(program, beside, shares, None).duration
+    sends = program.part == PARTS.index(Part.COMMUNICATION)
+    assert sends.any() and (left[sends] == 1.0).all()
+    assert (left[~sends] < 0.01).any(), "other kernels of a loop become one"
 
 
 def test_a_loop_in_the_model_takes_its_waits_along_where_its_events_are_known() -> None:

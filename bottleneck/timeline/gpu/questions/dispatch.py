@@ -199,6 +199,7 @@ def _without_loop(
     `asked` and `lined` as in `_of_loop`. A loop in the loss causes its own waits, so they go with it; those
     of one in the model go where their lines are known. What kernels take longer than the shortest one is
     their work, which one operator for all rounds has to do, too: it stays, as far as it fills the device.
+    What is sent between ranks stays.
     """
     model = work.reach.model
     others = [Work.OPTIMIZER, Work.ZERO_GRAD, Work.INPUT, Work.ASIDE]
@@ -223,6 +224,7 @@ def _without_loop(
     guessed = aside & (shares.between >= _MOSTLY) & (True if lined is None else ~lined)
     waits = (program.kind == EventKind.SYNC) & (own | guessed)
     share = inner[program.event] + np.where(launched, beside[program.event], 0.0)
+    share[program.part == PARTS.index(Part.COMMUNICATION)] = 0.0
     return Edit(
         gone=gone,
         duration=_without_launches(program, work, share),
