@@ -155,6 +155,7 @@ class Scaled(torch.nn.Module):
         title="Move side work out of the step",
         named="Take {call} out of the step",
         addresses=("BN904", "BN806", "BN901"),
+        takes_out=True,
         what_to_change="Do it less often, or elsewhere: copy the state to the host and write it in a thread,"
         " log from a queue, validate every N steps or in another process. Step many environments at once, in"
         " processes of their own.",

@@ -130,7 +130,7 @@ def _names_call(fix: Fix, finding: Finding) -> int:
 
 def _is_for(fix: Fix, finding: Finding, claimed: tuple[str, ...]) -> bool:
     """Return whether a fix is meant for the call that a finding names, if it names one, or for its rounds."""
-    if fix.for_rounds and not finding.in_rounds:
+    if (fix.for_rounds and not finding.in_rounds) or (fix.takes_out and finding.is_needed):
         return False
     if not finding.call:
         return True

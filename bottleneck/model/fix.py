@@ -205,6 +205,8 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     that no other fix is made for."""
     for_rounds: bool = False
     """Only of findings about what the rounds of a loop do."""
+    takes_out: bool = False
+    """The call that a finding names is not made any more: not of calls that training needs."""
     named: str = ""
     """Its title where the finding, or what the run says about it, names a call: `{call}` stands for that."""
     conflicts: tuple[str, ...] = ()

@@ -360,6 +360,9 @@ class Run(_Record, frozen=True, kw_only=True):
     looked at."""
     above_lines: dict[str, list[int]] = {}
     """By file: the lines of these functions at which they do. Empty in recordings of before."""
+    trained_writes: list[SourceSite] = []
+    """The user's lines that write into parameters of optimizers, or into their gradients, outside of the
+    backward and the optimizer's step."""
     graph: GraphLines | None = None
     """None: there is no device, or it was not looked at."""
     operators: OperatorLines | None = None

@@ -129,7 +129,7 @@ class OtherHostWork(Analyzer):
             not_this="Dispatch of operators and input are counted separately.",
         )
         # What the model, the loss or the update do is not to be taken out of the step.
-        yield _about(found, node) if node is not None and node.role == "extra" else found
+        yield _about(facts, found, node) if node is not None and node.role == "extra" else found
 
     def _by_code(
         self, facts: Facts, answer: WhatIfResult, extras: Sequence[CodeNode], evidence: list[Evidence]
@@ -157,7 +157,10 @@ class OtherHostWork(Analyzer):
             ],
             not_this="Dispatch of operators and input are counted separately.",
         )
-        return _about(found, first) if cost >= HALF * answer.saves_ms else found
+        if cost >= HALF * answer.saves_ms:
+            return _about(facts, found, first)
+        needed_ms = sum(node.price_ms or 0.0 for node in extras if _is_needed(facts, node))
+        return msgspec.structs.replace(found, is_needed=needed_ms >= HALF * answer.saves_ms)
 
 
 def _at_line(node: CodeNode | None, site: SourceSite | None) -> CodeNode | None:
@@ -167,9 +170,26 @@ def _at_line(node: CodeNode | None, site: SourceSite | None) -> CodeNode | None:
     return next((found for child in node.children if (found := _at_line(child, site))), None)
 
 
-def _about(finding: Finding, node: CodeNode) -> Finding:
-    in_rounds = bool(rounds_of([node])) or (node.mostly_sends and node.sends_in_rounds)
-    return msgspec.structs.replace(finding, call=f"`{node.name}`", callee=node.callee, in_rounds=in_rounds)
+def _about(facts: Facts, finding: Finding, node: CodeNode) -> Finding:
+    return msgspec.structs.replace(
+        finding,
+        call=f"`{node.name}`",
+        callee=node.callee,
+        is_needed=_is_needed(facts, node),
+        in_rounds=bool(rounds_of([node])) or (node.mostly_sends and node.sends_in_rounds),
+    )
+
+
+def _is_needed(facts: Facts, node: CodeNode) -> bool:
+    """Return whether a line, the function it stands in or the one that it calls writes into what is trained.
+
+    Not the function that holds the training.
+    """
+    writes = facts.run.trained_writes if facts.run is not None else []
+    trains = {(site.file, site.function) for site in facts.sites("backward", "optimizer")}
+    functions = {(site.file, site.function) for site in writes} - trains
+    around = {(each.file, each.function) for each in (node, *node.children)}
+    return bool(around & functions) or (node.file, node.line) in {(site.file, site.line) for site in writes}
 
 
 def _within(node: CodeNode) -> CodeNode:
@@ -264,6 +284,7 @@ class ExtraWork(Analyzer):
         """Name each line that does extra work, with its price."""
         return [
             _about(
+                facts,
                 self.finding(
                     facts,
                     _costs(node),
@@ -316,6 +337,7 @@ class PythonWithoutOperators(Analyzer):
         """Name each such function or loop, with its price."""
         return [
             _about(
+                facts,
                 self.finding(
                     facts,
                     f"{_costs(node)}, and calls no operator",
@@ -740,7 +762,7 @@ class TensorsOfLists(Analyzer):
             sites=[node.site for node in made],
             not_this="The copy to a device is not counted.",
         )
-        yield _about(found, first)
+        yield _about(facts, found, first)
 
 
 def _alone_ms(node: CodeNode) -> float:

@@ -45,7 +45,7 @@ class FlopStep:
         self._profile: Any = None
         self._counts: list[FlopCount] = []
         self._masks = MaskWatch()
-        self._repeats = RepeatWatch()
+        self._repeats = RepeatWatch(optimizers)
         self._graph = GraphWatch(optimizers)
         self._ways = WayWatch()
         self._operators: OperatorLines | None = None
@@ -128,6 +128,7 @@ class FlopStep:
             masks=self._masks.end(),
             above_operators=self._repeats.above_operators(),
             above_lines=self._repeats.above_lines(),
+            trained_writes=self._repeats.trained_writes(),
             operators=self._operators,
             repeats=self._repeats.end(),
         )

@@ -18,7 +18,7 @@ import dataclasses
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
 from types import CodeType, FrameType
@@ -39,6 +39,7 @@ from ..profiled import record_operators
 from .calls_apart import CallsApart
 from .copies_again import COPYING, CopiesAgain
 from .seen_calls import SeenCall, line_at, most_of, ns_of, sites_of, user_place
+from .trained_writes import TrainedWrites
 from .values import Values, digest, needs_of
 
 _TO_BE_CHANGED = ("clone", "deepcopy")
@@ -135,7 +136,8 @@ def _as_usual(repeats: Sequence[SeenCall]) -> Counter[bool]:
 class RepeatWatch:
     """One per process, on while steps are looked at."""
 
-    def __init__(self) -> None:
+    def __init__(self, optimizers: Callable[[], Iterable[Any]] = tuple) -> None:
+        """`optimizers` returns those of the script."""
         self._replaced = Replacements()
         self._on = False
         self._thread = 0
@@ -158,6 +160,7 @@ class RepeatWatch:
         self._above: defaultdict[CodeType, set[int]] = defaultdict(set)
         """What was on the stack when a function of torch's was called."""
         self._marks = OperatorMarks()
+        self._writes = TrainedWrites(optimizers)
         self.steps = 0
         """That have ended since the begin. What is steady shows from the second one on."""
 
@@ -195,6 +198,10 @@ class RepeatWatch:
             lines.setdefault(code.co_filename, set()).update(its)
         return {file: sorted(its) for file, its in sorted(lines.items())}
 
+    def trained_writes(self) -> list[SourceSite]:
+        """Return the user's lines that write into parameters of optimizers, or into their gradients."""
+        return self._writes.found() if self._on and self._everywhere else []
+
     def join_at(self, number: int) -> SourceSite | None:
         """Return the user's line that recorded a node of `torch.cat`, by its number; None if not seen."""
         place = self._copies.joins.get(number)
@@ -216,6 +223,7 @@ class RepeatWatch:
         whole, self._on, self._everywhere = self._on, False, False
         self._forget()
         self._values, self._computed, self._above = Values(), {}, defaultdict(set)
+        self._writes.forget()
         if not (whole and self._total_ns):
             return None
         longer_ns = _as_usual(self._repeats)
@@ -265,6 +273,7 @@ class RepeatWatch:
     def _make_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
             self._apart.join()
+            self._writes.gradients_made()
             # What was recorded is freed by it, but for what stands aside: what a generator made, detached.
             outputs = tensors_of(args[0] if args else kwargs.get("tensors"))
             freed = freed_by(outputs) if self._seen else None
@@ -296,6 +305,7 @@ class RepeatWatch:
         self._note_above(caller, function)
         if not self._looks():
             return call_from(caller, function, args, kwargs)
+        self._writes.note(caller, function, args)
         if not self._marks.on:
             return self._look_into(caller, function, args, kwargs)
         since_ns = perf_counter_ns()

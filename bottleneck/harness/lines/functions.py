@@ -47,7 +47,8 @@ def read_by(name: str, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
     return tensors_of(args[:1] if name.endswith("_as") else (args, kwargs))
 
 
-def _property_of(getter: Any) -> str:
+def property_of(getter: Any) -> str:
+    """Return the property of tensors that a getter or setter belongs to; empty for none."""
     return getattr(getattr(getter, "__self__", None), "__name__", "")
 
 
@@ -116,7 +117,7 @@ class Functions(TorchFunctionMode):
         """Call a function, or let it be called."""
         kwargs = kwargs or {}
         # Dynamo looks into it while it compiles what is called inside.
-        reads = getattr(func, "__name__", "") == "__get__" and _property_of(func) not in _COMPUTED
+        reads = getattr(func, "__name__", "") == "__get__" and property_of(func) not in _COMPUTED
         if reads or not self._is_wanted or torch.compiler.is_compiling():
             return func(*args, **kwargs)
         caller: FrameType | None = sys._getframe(1)
