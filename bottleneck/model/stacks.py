@@ -56,3 +56,7 @@ class Stacks(msgspec.Struct, frozen=True, kw_only=True):
     """Time that the sample stands for: since the one before."""
     counts: list[int] = []
     """1; 0 where the row marks the beginning of a phase."""
+    faults: list[int] = []
+    """Minor page faults of the process in that time. Empty in recordings of before."""
+    system_us: list[int] = []
+    """System time of all threads of the process meanwhile. Likewise."""

@@ -1,7 +1,8 @@
 """Whose code the step runs: the stack of the training thread, a thousand times a second, in untraced steps.
 
 In: the training thread, and the clock of its phases. Out: `Stacks`: each sample with the time that it
-stands for, the step, the phase, and the phase that had ended before it.
+stands for, the page faults and the system time of the process meanwhile, the step, the phase, and the phase
+that had ended before it.
 
 A sample stands for the time since the one before: a call that keeps the interpreter lock (`gc.collect()`,
 `json.dumps`) lets no other thread look until it has returned, and is then still the call that runs. With
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import resource
 import threading
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
@@ -55,6 +57,8 @@ _ASKS_FOR_ITEMS = {
 _Chain = tuple[StackFrame, ...]
 _Stack = tuple[tuple[int, int], ...]
 """(identity of the code, instruction) of each frame, the innermost first."""
+_Kernel = tuple[int, int]
+"""Minor page faults, and system time in us."""
 _DEEPEST = 64
 """Phases that are looked at for the innermost open one."""
 
@@ -64,8 +68,8 @@ class StackSampler:
 
     def __init__(self, clock: PhaseClock) -> None:
         self._clock = clock
-        self._rows: list[tuple[int, int, _Stack, str]] = []
-        """When, for how many ns, where; and the phase that begins, of an anchor."""
+        self._rows: list[tuple[int, int, _Stack, str, _Kernel]] = []
+        """When, for how many ns, where; the phase that begins, of an anchor; the kernel's work meanwhile."""
         self._codes: dict[int, CodeType] = {}
         self._namespaces: dict[int, dict[str, Any]] = {}
         """Globals of each code. Let go of as soon as its lines are known: what they hold, like a file that is
@@ -97,7 +101,7 @@ class StackSampler:
             stack = self._stack(stack_of(threading.get_ident()))
             self._noted[phase, stack] = noted = self._noted.get((phase, stack), 0) + 1
             if noted <= _NOTED:
-                self._rows.append((perf_counter_ns(), 0, stack, phase))
+                self._rows.append((perf_counter_ns(), 0, stack, phase, (0, 0)))
 
     def stop(self) -> None:
         """Look no more, until another `begin`."""
@@ -116,11 +120,11 @@ class StackSampler:
         known: dict[_Stack, int] = {}
         leads: set[_Chain] = set()
         """Chains of the user's whose last line runs training."""
-        out: list[tuple[int, int, int, int, int, int]] = []
+        out: list[tuple[int, ...]] = []
         names: dict[str, int] = {"": 0}
         begins = [begin for begin, _ in steps]
-        rows: list[tuple[int, _Stack, str, str, int, int]] = []
-        for when, for_ns, stack, anchor in sorted(self._rows, key=lambda row: row[0]):
+        rows: list[tuple[int, _Stack, str, str, int, int, _Kernel]] = []
+        for when, for_ns, stack, anchor, kernel in sorted(self._rows, key=lambda row: row[0]):
             step = bisect_right(begins, when) - 1
             if step < 0 or when > steps[step][1]:
                 continue
@@ -129,8 +133,8 @@ class StackSampler:
             inside, before = phases.at(when)
             if (anchor or inside) in _ANCHORS:
                 leads.add(self._chains[stack][0])
-            rows.append((step, stack, anchor or inside, before, for_ns // 1000, int(not anchor)))
-        for step, stack, inside, before, us, counts in rows:
+            rows.append((step, stack, anchor or inside, before, for_ns // 1000, int(not anchor), kernel))
+        for step, stack, inside, before, us, counts, kernel in rows:
             if stack not in known:
                 users, below = self._chains[stack]
                 chain, inner = (
@@ -139,9 +143,9 @@ class StackSampler:
                 )
                 known[stack] = chains.setdefault((chain, inner), len(chains))
             phase, after = (names.setdefault(name, len(names)) for name in (inside, before))
-            out.append((step, known[stack], phase, after, us, counts))
+            out.append((step, known[stack], phase, after, us, counts, *kernel))
         self._namespaces = {}
-        columns = list(zip(*out, strict=True)) or [()] * 6
+        columns = list(zip(*out, strict=True)) or [()] * 8
         return Stacks(
             frames=list(frames),
             stacks=[list(chain) for chain, _ in chains],
@@ -154,6 +158,8 @@ class StackSampler:
             after=list(columns[3]),
             us=list(columns[4]),
             counts=list(columns[5]),
+            faults=list(columns[6]),
+            system_us=list(columns[7]),
         )
 
     def abandon(self) -> None:
@@ -174,15 +180,17 @@ class StackSampler:
     def _sample(self, thread: int) -> None:
         own = threading.get_ident()
         with short_switches():
-            before = perf_counter_ns()
+            before, kernel = perf_counter_ns(), _kernel()
             while self._wanted and len(self._rows) < MOST_SAMPLES:
                 sleep(INTERVAL_SECONDS)
                 now = perf_counter_ns()
                 stack = self._look(thread, own)
                 if stack is None:
                     break
-                self._rows.append((now, now - before, stack, ""))
-                before = now
+                faults, system_us = _kernel()
+                meanwhile = (faults - kernel[0], system_us - kernel[1])
+                self._rows.append((now, now - before, stack, "", meanwhile))
+                before, kernel = now, (faults, system_us)
 
     def _look(self, thread: int, own: int) -> _Stack | None:
         """Return the stack of the thread; None if it has ended."""
@@ -263,6 +271,12 @@ class StackSampler:
                 call=f"{text}...)" if text.endswith("(") else text,
             )
         return self._packages[key, instruction]
+
+
+def _kernel() -> _Kernel:
+    """Return what the kernel has done until now for all threads of the process."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_minflt, round(usage.ru_stime * 1e6)
 
 
 class _Phases:

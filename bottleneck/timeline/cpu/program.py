@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ...model.view import Role
 from ..lanes.host_work import HostWork
 from ..lanes.labels import Work, near_the_gap
 from ..lanes.program import Program, host_program
@@ -45,15 +46,18 @@ _FRESH_PAGES = {
 _COLLECTS = dict.fromkeys((Work.HOST, Work.DISPATCH, Work.OPTIMIZER, Work.ZERO_GRAD), 1.0)
 
 
-def fault_ms(baseline: Baseline, *, input_ms: float, host_ms: float, threads: int) -> float:
+def fault_ms(
+    baseline: Baseline, *, input_ms: float, host_ms: float, threads: int, trained: float | None = None
+) -> float:
     """System time per step that page faults of the training itself explain, ms.
 
     A page that the allocator gave back to the kernel is faulted in and zeroed anew at its next use.
     Measured against the same program under a malloc that keeps its pages, system time is a lower
     bound of what goes away (saved over system time: 1.1 to 1.4; the caches stay warm as well).
-    Processor time that must have been spent producing input is taken off in proportion. Where the
-    process had less processor time than its working part of the step is long, others had the rest,
-    and the faults' share of the step is their share of the processor time.
+    `trained` is the share of the system time that faults explain outside of making input. Where it is not
+    known, processor time that must have been spent producing input is taken off in proportion. Where the
+    process had less processor time than its working part of the step is long, others had the rest, and the
+    faults' share of the step is their share of the processor time.
 
     System time is that of all threads. Where several fault at once the step is at most so much
     longer that the user time, spread over all threads, is still left; and at least by the share
@@ -68,7 +72,7 @@ def fault_ms(baseline: Baseline, *, input_ms: float, host_ms: float, threads: in
     cpu = baseline.system_ms + (baseline.user_ms or 0.0)
     outside = max(0.0, baseline.step_ms - input_ms) * max(1, threads)
     producing = min(max(0.0, cpu - outside), input_ms)
-    share = 1.0 - producing / cpu if cpu > 0 else 1.0
+    share = trained if trained is not None else 1.0 - producing / cpu if cpu > 0 else 1.0
     working = max(0.0, baseline.step_ms - input_ms - host_ms)
     had = cpu - producing
     if had <= 0:
@@ -105,6 +109,20 @@ def _move(
         need -= float(taken.sum())
 
 
+def faults_by_phase(kernel: Mapping[tuple[str, Role], tuple[float, float]]) -> dict[str, float]:
+    """Return the share of the system time that page faults explain, by phase, but for those of making input.
+
+    `kernel`: faults and system time, ms, by phase and role. Reading files takes system time without faults.
+    """
+    whole_ms = sum(system_ms for _, system_ms in kernel.values())
+    out: dict[str, float] = {}
+    for (phase, role), (faults, system_ms) in kernel.items() if whole_ms else ():
+        if role != "input" and phase != "data":
+            explained_ms = min(system_ms, faults * _DEAREST_FAULT_MS)
+            out[phase] = out.get(phase, 0.0) + explained_ms / whole_ms
+    return out
+
+
 def cpu_program(
     division: Division,
     segments: Segments | None,
@@ -114,26 +132,36 @@ def cpu_program(
     threads: int,
     extra_ms: Mapping[str, float],
     sent_ms: Mapping[str, float],
+    faults: Mapping[str, float] | None,
     collected_ms: float,
 ) -> Program:
     """Build the program of the typical step.
 
     `extra_ms` is what the stacks show of each phase that is no part of training, `sent_ms` what they show in
-    collectives that the user's lines call; `collected_ms` Python's garbage collector, without collections
-    that a line of the user's asks for. A bare trace has no `baseline`, and tells no system time.
+    collectives that the user's lines call, `faults` is from `faults_by_phase`; None where they were not
+    counted. `collected_ms`: Python's garbage collector,
+    without collections that a line of the user's asks for. A bare trace has no `baseline`, and tells no
+    system time.
     """
     ms, phases = division.ms.copy(), division.phases
     if baseline is not None:
         # What the collector and the kernel do while the compiler runs is part of compiling.
         outside = 1.0 - float(ms[:, Work.COMPILE].sum()) / max(float(ms.sum()), 1e-9)
         _move(ms, collected_ms * outside, _COLLECTS, to=Work.COLLECTOR, phases=phases)
-        faults = fault_ms(
+        faulted = outside * fault_ms(
             baseline,
             input_ms=float(ms[:, Work.INPUT].sum()),
             host_ms=float(ms[:, Work.HOST].sum()),
             threads=threads,
+            trained=sum(faults.values()) if faults is not None else None,
         )
-        _move(ms, faults * outside, _FRESH_PAGES, to=Work.ALLOCATOR, phases=phases)
+        if faults is None:
+            _move(ms, faulted, _FRESH_PAGES, to=Work.ALLOCATOR, phases=phases)
+        by_phase = {name: share for name, share in (faults or {}).items() if name in phases}
+        for name, part in by_phase.items():
+            row = ms[phases.index(name) :][:1]
+            its = faulted * part / sum(by_phase.values())
+            _move(row, its, _FRESH_PAGES, to=Work.ALLOCATOR, phases=(name,))
     for i, name in enumerate(phases):
         # What waits for other ranks, or is no part of training, is not the work of the phase that it runs in.
         for work, told_ms in ((Work.COMMUNICATION, sent_ms), (Work.HOST, extra_ms)):

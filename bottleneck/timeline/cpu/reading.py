@@ -46,7 +46,7 @@ from .anomalies import anomaly_ms
 from .describe import describe_context, describe_kernels
 from .division import TENSOR_WORK, Division, as_measured, calibrate, split, undivided, unprofiled_ms
 from .exchanges import exchanges, own_work_of_steps, waits_of
-from .program import cpu_program
+from .program import cpu_program, faults_by_phase
 from .questions import Amounts, cpu_questions
 from .segments import Segments, read_segments
 from .spans import cpu_spans
@@ -368,6 +368,7 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
         threads=_threads(facts.run),
         extra_ms=_extra_ms(facts),
         sent_ms={phase: facts.tree.sent_ms(phase) for phase in division.phases} if facts.tree else {},
+        faults=faults_by_phase(facts.tree.kernel) if facts.tree and facts.tree.kernel else None,
         collected_ms=_collected_ms(facts),
     )
     return CpuReader(

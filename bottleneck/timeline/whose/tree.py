@@ -6,7 +6,7 @@ were timed with nothing attached, and the whole to the true step.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal
@@ -64,6 +64,8 @@ class Tree:
     update: the longest first, each with all of its calls. Empty where operators were not looked at."""
     sent: Mapping[tuple[str, Role], float] = field(default_factory=dict)
     """Time of the user's own collectives, by phase and role, ms per step."""
+    kernel: Mapping[tuple[str, Role], tuple[float, float]] = field(default_factory=dict)
+    """Page faults and system time, ms, per step, by phase and role; empty in recordings of before."""
 
     def extras(self) -> list[Branch]:
         """Return the branches that are extra work as a whole, the longest first; none is inside another.
@@ -255,6 +257,10 @@ class _Sample:
     count: int
     below: Chain = ()
     """Of packages."""
+    faults: float = 0.0
+    """Page faults meanwhile, per step."""
+    system_ms: float = 0.0
+    """System time meanwhile, per step."""
 
 
 def build_tree(
@@ -287,19 +293,24 @@ def build_tree(
     packages = [tuple(frames[k] for k in stack) for stack in stacks.below] or [()] * len(chains)
     places = with_packages(stacks, chains, packages)
     roles = Roles(stacks, places, broken_at=broken_at)
-    columns = (stacks.step, stacks.stack, stacks.phase, stacks.after, stacks.us, stacks.counts)
+    kernel = (column or [0] * len(stacks.step) for column in (stacks.faults, stacks.system_us))
+    columns = (stacks.step, stacks.stack, stacks.phase, stacks.after, stacks.us, stacks.counts, *kernel)
     samples: list[_Sample] = []
     others: list[_Sample] = []
     known: dict[tuple[int, int, int], Role] = {}
-    for step, stack, phase, after, us, count in zip(*columns, strict=True):
+    for step, stack, phase, after, us, count, faults, system_us in zip(*columns, strict=True):
         role = known.get((stack, phase, after))
         if role is None:
             role = roles.of(places[stack], stacks.phases[phase], stacks.phases[after])
             known[stack, phase, after] = role
         if us > 0:
             into = samples if step in kept else others
-            ms = us / 1e3 / max(1, len(kept))
-            into.append(_Sample(chains[stack], stacks.phases[phase], role, ms, count, packages[stack]))
+            over = max(1, len(kept))
+            sample = _Sample(
+                chains[stack], stacks.phases[phase], role, us / 1e3 / over, count, packages[stack]
+            )
+            sample.faults, sample.system_ms = faults / over, system_us / 1e3 / over
+            into.append(sample)
     if not samples:
         return None
     _scale(samples, true_ms=true_ms, phases_ms=phases_ms)
@@ -316,15 +327,33 @@ def build_tree(
         if not branch.trains:
             branch.below = {}
     plain = _plain(samples, depth, above) if above is not None else ()
-    return Tree(root=root, steps=len(kept), owner=_owner(samples), plain=plain, sent=_sent(samples))
+    return Tree(
+        root=root,
+        steps=len(kept),
+        owner=_owner(samples),
+        plain=plain,
+        sent=_by_cell((each, each.ms) for each in samples if _sends(each)),
+        kernel=_kernel(samples) if stacks.faults else {},
+    )
 
 
-def _sent(samples: Sequence[_Sample]) -> dict[tuple[str, Role], float]:
+def _kernel(samples: Sequence[_Sample]) -> dict[tuple[str, Role], tuple[float, float]]:
+    faults = _by_cell((each, each.faults) for each in samples)
+    system_ms = _by_cell((each, each.system_ms) for each in samples)
+    return {cell: (faults[cell], system_ms[cell]) for cell in faults}
+
+
+def _sends(sample: _Sample) -> bool:
+    last = sample.chain[-1].callee if sample.chain else ""
+    return sample.phase != "data" and last.startswith(COLLECTIVES)
+
+
+def _by_cell(amounts: Iterable[tuple[_Sample, float]]) -> dict[tuple[str, Role], float]:
+    """Return the sums by phase and role."""
     out: dict[tuple[str, Role], float] = {}
-    for sample in samples:
-        if sample.phase != "data" and sample.chain and sample.chain[-1].callee.startswith(COLLECTIVES):
-            cell = (sample.phase, sample.role)
-            out[cell] = out.get(cell, 0.0) + sample.ms
+    for sample, amount in amounts:
+        cell = (sample.phase, sample.role)
+        out[cell] = out.get(cell, 0.0) + amount
     return out
 
 

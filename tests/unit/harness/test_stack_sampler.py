@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import gc
 import itertools
+import mmap
 import signal
 import sys
 import time
@@ -289,3 +290,32 @@ def test_no_signal_of_the_script_s_is_delivered_to_the_sampler() -> None:
     assert ours
     for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM):
         assert all(mask >> (number - 1) & 1 for mask in ours)
+
+
+def test_a_sample_knows_what_the_kernel_did_meanwhile() -> None:
+    """Memory that is mapped anew has faults, and what holds the interpreter lock has none."""
+    clock = PhaseClock()
+    sampler = StackSampler(clock)
+    sampler.begin()
+    begin = time.perf_counter_ns()
+    pages = 0
+    while pages < 4096:
+        clock.enter("forward")
+        with mmap.mmap(-1, 256 * mmap.PAGESIZE) as fresh:
+            for page in range(256):
+                fresh[page * mmap.PAGESIZE] = 1
+        clock.leave()
+        pages += 256
+        clock.enter("optimizer")
+        until = time.perf_counter() + 0.005
+        while time.perf_counter() < until:
+            pass
+        clock.leave()
+    sampler.stop()
+    stacks = sampler.seen([(begin, time.perf_counter_ns())])
+    faults = dict.fromkeys(stacks.phases, 0)
+    for phase, count in zip(stacks.phase, stacks.faults, strict=True):
+        faults[stacks.phases[phase]] += count
+    assert sum(faults.values()) > pages / 2, "but for those before the first sample and behind the last"
+    assert sum(stacks.system_us) > 0
+    assert len(stacks.system_us) == len(stacks.us)

@@ -29,7 +29,7 @@ from torch_bottleneck.model.run import (
     Window,
 )
 from torch_bottleneck.timeline.cpu.division import Division, calibrate
-from torch_bottleneck.timeline.cpu.program import fault_ms
+from torch_bottleneck.timeline.cpu.program import fault_ms, faults_by_phase
 from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.steps.baseline import Baseline
 from torch_bottleneck.timeline.trace.dialect import Kind
@@ -224,6 +224,22 @@ def test_page_faults_are_system_time_as_far_as_faults_explain_it():
 def test_system_time_of_many_threads_is_not_time_of_the_step(user: float, system: float, cost: float):
     baseline = Baseline(step_ms=274.0, phases_ms={}, user_ms=user, system_ms=system, faults=500_000.0)
     assert fault_ms(baseline, input_ms=0.0, host_ms=0.0, threads=16) == pytest.approx(cost)
+
+
+def test_system_time_that_no_fault_explains_or_that_makes_input_is_not_the_allocators():
+    """Reading files takes system time and no faults; waiting threads take some, too."""
+    kernel = {
+        ("data", "input"): (4_000.0, 7.0),
+        ("", "input"): (100.0, 1.0),
+        ("forward", "forward"): (1.0, 2.0),
+        ("backward", "backward"): (860.0, 10.0),
+    }
+    share = faults_by_phase(kernel)
+    assert share == {"forward": pytest.approx(0.005 / 20.0), "backward": pytest.approx(4.3 / 20.0)}
+    assert faults_by_phase({("backward", "backward"): (0.0, 0.0)}) == {}
+    baseline = Baseline(step_ms=40.0, phases_ms={}, user_ms=30.0, system_ms=10.0, faults=1e6)
+    found = fault_ms(baseline, input_ms=10.0, host_ms=0.0, threads=1, trained=share["backward"])
+    assert found == pytest.approx(0.215 * 10.0)
 
 
 def test_steady_compilation_is_the_difference_of_the_means():
