@@ -70,7 +70,7 @@ RECORDS: dict[str, Record] = {
     "FX504": Record(predictions=3, error=0.1138, close=1, bounds=0, held=0),
     "FX505": Record(predictions=1, error=0.0715, close=1, bounds=0, held=0),
     "FX508": Record(predictions=0, error=None, close=0, bounds=1, held=1),
-    "FX510": Record(predictions=0, error=None, close=0, bounds=1, held=0),
+    "FX510": Record(predictions=0, error=None, close=0, bounds=2, held=0),
     "FX512": Record(predictions=2, error=0.9313, close=1, bounds=0, held=0),
     "FX514": Record(predictions=0, error=None, close=0, bounds=2, held=1),
     "FX517": Record(predictions=0, error=None, close=0, bounds=1, held=1),

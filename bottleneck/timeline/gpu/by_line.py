@@ -197,7 +197,7 @@ def _of(
 
 
 def _with_operators(asked: Asked, trace: Trace, program: Program, operators: OperatorLines) -> Asked:
-    """Let what no node asks for belong to the lines below which its operator was called.
+    """Let what no node asks for, or is inside one, belong to the lines below which its operator was called.
 
     The update is priced by itself.
     """
@@ -214,8 +214,10 @@ def _with_operators(asked: Asked, trace: Trace, program: Program, operators: Ope
     def by_chain(values: list[int]) -> NDArray[np.intp]:
         return np.array(values, dtype=np.intp)[chain]
 
+    below = _of(chain, around)
+    deeper = _leads_on(asked.chain, lines.chains, below, chains)
     is_rest = (asked.place == NO_NODE) & (program.launch_work != Work.OPTIMIZER)
-    rest = np.where(is_rest, around[program.event], NO_LINE)
+    rest = np.where(is_rest | deeper[program.event], around[program.event], NO_LINE)
     inner = by_chain([index[line] if line >= 0 else NO_LINE for line in operators.inner])
     return replace(
         asked,
@@ -228,5 +230,28 @@ def _with_operators(asked: Asked, trace: Trace, program: Program, operators: Ope
         line=_of(by_chain([each[0] if each else NO_LINE for each in chains]), rest, otherwise=asked.line),
         inner=_of(inner, rest, otherwise=asked.inner),
         node=_of(name_of_row + len(lines.names), rest, otherwise=asked.node),
-        chain=np.where(asked.chain == NO_LINE, _of(chain + len(lines.chains), around), asked.chain),
+        chain=np.where(
+            (asked.chain == NO_LINE) | deeper, _of(chain + len(lines.chains), around), asked.chain
+        ),
     )
+
+
+def _leads_on(
+    outer: NDArray[np.intp],
+    outer_chains: Sequence[tuple[int, ...]],
+    below: NDArray[np.intp],
+    chains: Sequence[tuple[int, ...]],
+) -> NDArray[np.bool_]:
+    """Return where the chain of an operator goes on from that of its node, (n,).
+
+    As inside a function of the script's with a backward of its own, of which one node is recorded.
+    """
+    both = (outer != NO_LINE) & (below != NO_LINE)
+    pairs, at = np.unique(np.stack([outer[both], below[both]]), axis=1, return_inverse=True)
+    longer = [
+        len(chains[b]) > len(outer_chains[a]) and chains[b][-len(outer_chains[a]) :] == outer_chains[a]
+        for a, b in pairs.T.tolist()
+    ]
+    out = np.zeros(len(outer), dtype=bool)
+    out[both] = np.array(longer, dtype=bool)[at.reshape(-1)]
+    return out

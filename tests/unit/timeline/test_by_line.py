@@ -17,11 +17,11 @@ from recorded.cases import CASES
 
 from torch_bottleneck.diagnose import diagnose_paths
 from torch_bottleneck.ingest import read_trace
-from torch_bottleneck.model.codes import Part
+from torch_bottleneck.model.codes import Part, WhatIf
 from torch_bottleneck.model.diagnosis import Diagnosis
 from torch_bottleneck.model.run import GraphLines, LoopTime, OperatorLines, Run, SourceSite
 from torch_bottleneck.reporters.rows.code import code_rows
-from torch_bottleneck.timeline.gpu.by_line import NO_LINE, asked_by
+from torch_bottleneck.timeline.gpu.by_line import NO_LINE, _leads_on, asked_by
 from torch_bottleneck.timeline.gpu.questions.dispatch import _of_loop, _without_loop
 from torch_bottleneck.timeline.lanes.labels import Work
 from torch_bottleneck.timeline.lanes.program import PARTS, EventKind, Program, build_program
@@ -256,6 +256,21 @@ def test_what_samples_saw_beyond_a_loops_lines_lies_where_no_line_is_known() -> 
     nothing = np.zeros(len(eager), dtype=bool)
     assert price(0.05, nothing, everything) == pytest.approx(min(0.05, float(host.sum()) / whole))
     assert price(0.5, nothing, nothing) == pytest.approx(0.5)
+
+
+def test_lines_inside_a_function_with_a_backward_of_its_own_have_what_they_launch() -> None:
+    """Its one node is recorded where it is applied; the operators inside are called at lines of their own."""
+    outer, chains = [(7, 1), (3,)], [(9, 7, 1), (7, 1), (9, 8, 1), (5, 3)]
+    at = np.array([0, 0, 0, 0, NO_LINE, 1])
+    below = np.array([0, 1, 2, NO_LINE, 0, 3])
+    assert _leads_on(at, outer, below, chains).tolist() == [True, False, False, False, False, True]
+    nothing = np.full(3, NO_LINE)
+    assert not _leads_on(nothing, outer, nothing, chains).any()
+
+    found = diagnose_paths([CASES["gpu-thread-own-function"].folder])
+    (loop,) = [answer for answer in found.what_ifs if answer.question is WhatIf.LOOP_GONE]
+    assert loop.saves_ms > 0.1 * found.step.true_ms, "copied value by value, at line 37"
+    assert [site.line for site in found.findings[0].sites][:1] == [36]
 
 
 def test_one_operator_for_all_rounds_of_a_loop_sends_as_much_between_ranks() -> None:
