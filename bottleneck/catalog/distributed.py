@@ -30,6 +30,7 @@ FIXES: tuple[Fix, ...] = (
         what_if=WhatIf.GRADIENTS_OVERLAPPED,
         what_if_bound=True,
         narrower=WhatIf.BUCKET_SIZE,
+        only_answered=True,  # otherwise nothing waits for gradients
         basis="all gradients sent while other work is done",
         may_break="gradient_as_bucket_view: gradients must not be detached in place. static_graph: the graph"
         " must really be the same in every step.",
@@ -135,6 +136,7 @@ for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
         when=(_RANKS, _DDP),
         risk=Risk.CHANGES_NUMERICS,
         what_if=WhatIf.GRADIENTS_HALVED,
+        only_answered=True,  # likewise
         what_if_bound=True,
         basis="half the bytes of all gradients",
         may_break="Gradients lose mantissa bits before they are summed. Needs NCCL 2.9.6 or newer.",

@@ -163,7 +163,7 @@ def applicable(
 
 def _is_unanswered(fix: Fix, what_ifs: Mapping[QuestionKey, WhatIfResult]) -> bool:
     """Return whether the step has nothing of what a fix is about."""
-    return fix.only_answered and fix.what_if not in what_ifs
+    return fix.only_answered and not {fix.what_if, fix.narrower} & what_ifs.keys()
 
 
 def _gains_nothing(fix: Fix, finding: Finding | None, what_ifs: Mapping[QuestionKey, WhatIfResult]) -> bool:

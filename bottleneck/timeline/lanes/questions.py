@@ -137,8 +137,10 @@ def collectives_left(program: Program, share: float) -> Edit | None:
     return Edit(work={Work.COMMUNICATION: share}, duration=np.where(collective, share, 1.0))
 
 
-def _sending(program: Program, *, buffers: bool, left: float = 0.0) -> Edit | None:
+def _sending(program: Program, *, buffers: bool, left: float = 0.0, own_ns: float = 0.0) -> Edit | None:
     """Return the edit in which DDP's buffers, or all but them, are sent in this share of the time.
+
+    `own_ns`: for how long a step waits there for what the script's own lines send, which stays.
 
     Returns:
         None where no time goes into that.
@@ -149,7 +151,9 @@ def _sending(program: Program, *, buffers: bool, left: float = 0.0) -> Edit | No
     phase = "forward" if buffers else "backward"
     waits = np.asarray([each == phase for each in program.phases] or [not buffers] * len(program.kind))
     gone = np.zeros_like(program.work)
-    gone[:, Work.COMMUNICATION] = (1.0 - left) * program.work[:, Work.COMMUNICATION] * waits
+    waiting = program.work[:, Work.COMMUNICATION] * waits
+    own = min(1.0, own_ns * max(program.steps, 1) / max(float(waiting.sum()), 1.0))
+    gone[:, Work.COMMUNICATION] = (1.0 - left) * (1.0 - own) * waiting
     if not sent.any() and not gone.any():
         return None
     return Edit(gone=gone, duration=np.where(sent, left, 1.0))
@@ -263,13 +267,14 @@ def _ddp_questions(program: Program, facts: Facts) -> Iterator[Question]:
     settings = facts.run.settings if facts.run is not None else {}
     sends_buffers = settings.get("distributed.sends_buffers") is True
     buffers = _sending(program, buffers=True) if sends_buffers else None
+    own_ns = facts.tree.sent_ms("backward") * 1e6 if facts.tree is not None else 0.0
     if buffers is not None:
         yield Question(
             WhatIf.BUFFERS_KEPT, buffers, "replay without sending the model's buffers before each forward"
         )
 
     def gradients_left(share: float) -> Edit | None:
-        apart = _sending(program, buffers=False, left=share)
+        apart = _sending(program, buffers=False, left=share, own_ns=own_ns)
         labelled = "backward" in program.phases and program.work[program.phases.index("backward")].any()
         return apart if buffers is not None or labelled else collectives_left(program, share)
 

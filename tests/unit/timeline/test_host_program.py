@@ -22,6 +22,8 @@ from torch_bottleneck.timeline.lanes.questions import (
 )
 from torch_bottleneck.timeline.lanes.replay import Edit, Replay
 from torch_bottleneck.timeline.steps.facts import Facts
+from torch_bottleneck.timeline.whose.branch import Branch
+from torch_bottleneck.timeline.whose.tree import Tree
 
 PHASES: dict[str, dict[Work, float]] = {
     "": {Work.HOST: 2.0, Work.INPUT: 0.5, Work.COLLECTOR: 0.25},
@@ -129,6 +131,20 @@ def test_buffers_are_what_ddp_waits_for_in_the_forward_and_gradients_in_the_back
     assert saves[WhatIf.GRADIENTS_OVERLAPPED] == pytest.approx(0.75)
     assert saves[WhatIf.GRADIENTS_HALVED] == pytest.approx(0.375)
     assert saves.get(WhatIf.BUFFERS_KEPT) == (pytest.approx(1.25) if sends else None)
+
+
+@pytest.mark.parametrize(("own_ms", "saved"), [(0.25, 0.5), (2.0, None)])
+def test_what_the_scripts_own_lines_send_in_the_backward_is_none_of_ddps(
+    own_ms: float, saved: float | None
+) -> None:
+    tree = Tree(root=Branch(), steps=1, sent={("backward", "communication"): own_ms})
+    run = Run(settings={"distributed.module": "ddp"})
+    facts = Facts(true_ms=STEP_MS, run=run)
+    vars(facts)["tree"] = tree
+    found = asker().ask(shared_questions(program(), facts)).results
+    assert found[WhatIf.COMM_OVERLAPPED].saves_ms == pytest.approx(spent(Work.COMMUNICATION))
+    answer = found.get(WhatIf.GRADIENTS_OVERLAPPED)
+    assert (answer and answer.saves_ms) == (saved and pytest.approx(saved))
 
 
 def test_what_fsdp_sends_is_not_asked_for_as_gradients() -> None:
