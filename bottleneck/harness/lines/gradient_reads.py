@@ -23,7 +23,8 @@ from ...model.run import SourceSite
 from .. import autograd_private, torch_private
 from ..events.replacing import Replacements
 from .backward_graph import GraphNode
-from .sites import user_site
+from .chains import leading_to
+from .sites import site_of_frame
 
 _MADE: Final = "made"
 _READ: Final = "read"
@@ -55,7 +56,8 @@ class _Leaf:
 class Pass:
     """One backward."""
 
-    site: SourceSite | None
+    lines: list[SourceSite]
+    """The user's lines that lead to it, the innermost first."""
     graph: list[GraphNode]
     """Each after all that it leads to."""
     made: dict[int, int]
@@ -106,7 +108,9 @@ class GradientReads:
                 leaf = self._leaf(node.leaf)
                 made[id(node.leaf)] = leaf.events.count(_MADE)
                 leaf.events.append(_MADE)
-        found = Pass(site=user_site(), graph=graph, made=made)
+        users, _ = leading_to(sys._getframe(1))
+        lines = [site for frame in users if (site := site_of_frame(frame)) is not None]
+        found = Pass(lines=lines, graph=graph, made=made)
         self.passes.append(found)
         return found
 

@@ -119,15 +119,19 @@ class GraphWatch:
         found: list[UnreadGradients] = []
         shares: dict[int, float] = {}
         with contextlib.suppress(Exception):
-            for one in self._reads.passes:
-                unread = self._reads.unread(one)
+            all_unread = [self._reads.unread(one) for one in self._reads.passes]
+            passes = list(zip(self._reads.passes, all_unread, strict=True))
+            read = {line for one, unread in passes if not unread for line in one.lines}
+            for one, unread in passes:
                 its = dict(self._reads.shares(one, unread))
                 # A graph that several backwards go through works for one of them, if for any.
                 for node in one.graph:
                     if node.leaf is None:
                         shares[node.key] = min(its.get(node.key, 0.0), shares.get(node.key, 1.0))
-                if unread and one.site is not None:
-                    found.append(UnreadGradients(site=one.site, tensors=len(one.made), unread=len(unread)))
+                if unread and one.lines:
+                    # A function may be called for gradients that are read, too: then the call tells which.
+                    site = next((line for line in one.lines if line not in read), one.lines[0])
+                    found.append(UnreadGradients(site=site, tensors=len(one.made), unread=len(unread)))
         return found, shares
 
     def _idle(self) -> dict[int, float]:

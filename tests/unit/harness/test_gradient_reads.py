@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -152,6 +153,9 @@ def test_a_second_backward_whose_gradients_are_cleared_is_all_in_vain(*, mode: b
     graph = watched(step, optimizer, mode=mode)
     assert graph is not None
     assert [(each.tensors, each.unread) for each in graph.unread_by] == [(4, 4)]
+    (call,) = [each.site for each in graph.unread_by]
+    lines, first = inspect.getsourcelines(step)
+    assert (call.function, lines[call.line - first].strip()) == ("step", "closure()"), "not the line of both"
     half = len(graph.unread) // 2
     assert set(graph.unread[:half]) == {0.0}
     assert set(graph.unread[half:]) == {1.0}
