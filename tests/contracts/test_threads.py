@@ -126,3 +126,17 @@ def test_a_cause_without_effect_here_is_not_counted() -> None:
     thread, trap = (next(t for t in THREADS if t.id == name) for name in ("T29", "N10"))
     assert shows(thread, Times([100.0, 90.0], [80.0, 75.0])) and not shows(thread, Times([100.0], [95.0]))
     assert shows(trap, Times([100.0], [95.0])) and not shows(trap, Times([100.0], [80.0]))
+
+
+def test_the_page_of_first_tries_is_that_of_the_reports() -> None:
+    """Made anew by `python tests/benchmarks/threads/first_tries.py`; the README tells its sums."""
+    import first_tries
+
+    page = first_tries.PAGE.read_text()
+    assert page == first_tries.page()
+    told = page.partition("**The last ")[2].partition("**")[0]
+    readme = (FOLDER.parents[2] / "README.md").read_text().replace("\n", " ")
+    for part in ("verdict", "line", "fix", "price"):
+        share = re.search(rf"{part} \d+ of \d+ \((\d+)%\)", told)
+        assert share is not None
+        assert f"{part} {share[1]} %" in readme

@@ -1203,4 +1203,44 @@ EXPLAINED: dict[str, str] = {
     ),
     "T43": "The price is the step without any search, with the algorithms found; without it others run.",
     "T49": "The line is of the operators in the model; the thread's is the call of forward and backward.",
+    "AF01": (
+        "What a hook of DDP's computes, in the backward or when a message has come, was taken for waiting: "
+        "the step stands still for it like for a message. In a second series launch-bound. Compressing "
+        "all gradients of a shape at once is not thought of."
+    ),
+    "AF02": (
+        "No entry of the catalogue takes statistics over ranks out of a model. The first suggestion was "
+        "about DDP's gradients; it is made only where something waits for these now."
+    ),
+    "AF03": (
+        "The tool's steps took 110 ms and those of the script alone 89: the machine varied. The share is "
+        "near: 30 % of the step for uneven ranks, and the cure leaves some of it (17 %)."
+    ),
+    "AF05": (
+        "Reading whole files takes system time, of which half was taken for page faults of the training. "
+        "Since, each sample of the stack knows the faults: input-bound, 28.7 of 38.9 ms."
+    ),
+    "AF06": (
+        "Two threads wait for each other at these sizes: one thread alone, tried in the run, made the step "
+        "2.39 times faster (53 of 134 ms, also alone), nearly as much as the thread's cure (2.64). "
+        "That autograd.grad() is asked for gradients which nobody looks at is not seen."
+    ),
+    "AF07": (
+        "The backward whose gradients are cleared unread was found, by the line of its closure, which is "
+        "called for gradients that are read, too; the line is now that of the call. FX325 says to leave it "
+        "out; the forward before it is not in its price, 30.9 of 36.6 ms at best."
+    ),
+    "AG02": (
+        "FX524 is third. The first one, pinning what is copied, was tried at 1.34x, as much as the cure "
+        "gained (1.34x)."
+    ),
+    "AG03": (
+        "Replayed at best 46.6 ms, and the cure left 49.4; scored by the trial, which reaches only some of "
+        "the casts: 1.31x."
+    ),
+    "AG06": (
+        "The loop stands in a function with a backward of its own: all that it launches stood at the line "
+        "of apply(), and the loop had no price. Since: sync-bound, and one operator for the loop is second, "
+        "30.9 of 38.4 ms at best (the cure left 29.1 of 38.8)."
+    ),
 }

@@ -16,7 +16,7 @@ UNSEEN56 = (
         verdicts=(INPUT,),
         # cure: blur the image along the rows and then along the columns
         fixes=("FX107", "FX359", "FX524"),
-        shorter={"STEPS": "80"},
+        shorter={"STEPS": "20"},
         at=(
             "maple_atlas.py: weight = torch.mm(line[:, None], line[None, :]).expand(channels, 1, k, k)",
             "maple_atlas.py: return F.conv2d(padded, weight, groups=channels)[0]",
