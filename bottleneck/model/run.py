@@ -363,6 +363,8 @@ class Run(_Record, frozen=True, kw_only=True):
     trained_writes: list[SourceSite] = []
     """The user's lines that write into parameters of optimizers, or into their gradients, outside of the
     backward and the optimizer's step."""
+    promotions: list[SourceSite] = []
+    """The user's lines at which tensors of 16 and 32 bits meet and give 32, the most elements first."""
     graph: GraphLines | None = None
     """None: there is no device, or it was not looked at."""
     operators: OperatorLines | None = None

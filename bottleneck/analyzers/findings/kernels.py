@@ -94,7 +94,8 @@ class Fp32WithoutAutocast(Analyzer):
 
     How it is measured
         The autocast dtype seen in the model's forwards, and the share of products that ran in bf16
-        or fp16. Attention in float32 is timed in its own sizes after the capture.
+        or fp16. In one step, the line at which tensors of both kinds meet and give float32. Attention
+        in float32 is timed in its own sizes after the capture.
 
     What it costs you
         Product kernels are replayed at the bf16 rate. The result is a bound where the rates are
@@ -132,13 +133,22 @@ class Fp32WithoutAutocast(Analyzer):
             if in_part
             else "Products run in fp32"
         )
-        site = facts.timeline.full_precision if in_part else None
+        promoted = facts.run.promotions[:1] if facts.run is not None else []
         yield self.finding(
             facts,
             f"{what}; in bf16 the step would take {ms(answer.step_ms)}",
             answer=answer,
-            sites=[site] if site is not None else [],
+            sites=[*promoted, facts.timeline.full_precision] if in_part else [],
             evidence=[
+                *(
+                    Evidence(
+                        text="16 bits and float32 meet there, and give float32",
+                        source="the functions that a step calls",
+                        site=site,
+                    )
+                    for site in promoted
+                    if in_part
+                ),
                 Evidence(
                     text=f"autocast seen in forwards: {dtype or 'not measured'}",
                     source="settings in force",

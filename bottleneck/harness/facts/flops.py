@@ -129,6 +129,7 @@ class FlopStep:
             above_operators=self._repeats.above_operators(),
             above_lines=self._repeats.above_lines(),
             trained_writes=self._repeats.trained_writes(),
+            promotions=self._repeats.promotions(),
             operators=self._operators,
             repeats=self._repeats.end(),
         )

@@ -34,6 +34,7 @@ from ..events.replacing import Replacements
 from ..lines.backward_graph import freed_by, roots_of
 from ..lines.functions import TELLS, Functions, call_from, tensors_of
 from ..lines.operator_lines import OperatorMarks
+from ..lines.promotions import Promotions
 from ..lines.sites import is_library, line_of
 from ..profiled import record_operators
 from .calls_apart import CallsApart
@@ -160,7 +161,7 @@ class RepeatWatch:
         self._above: defaultdict[CodeType, set[int]] = defaultdict(set)
         """What was on the stack when a function of torch's was called."""
         self._marks = OperatorMarks()
-        self._writes = TrainedWrites(optimizers)
+        self._writes, self._promotions = TrainedWrites(optimizers), Promotions()
         self.steps = 0
         """That have ended since the begin. What is steady shows from the second one on."""
 
@@ -202,6 +203,10 @@ class RepeatWatch:
         """Return the user's lines that write into parameters of optimizers, or into their gradients."""
         return self._writes.found() if self._on and self._everywhere else []
 
+    def promotions(self) -> list[SourceSite]:
+        """Return the user's lines at which 16 bits become 32, the largest first."""
+        return self._promotions.found() if self._on and self._everywhere else []
+
     def join_at(self, number: int) -> SourceSite | None:
         """Return the user's line that recorded a node of `torch.cat`, by its number; None if not seen."""
         place = self._copies.joins.get(number)
@@ -224,6 +229,7 @@ class RepeatWatch:
         self._forget()
         self._values, self._computed, self._above = Values(), {}, defaultdict(set)
         self._writes.forget()
+        self._promotions.forget()
         if not (whole and self._total_ns):
             return None
         longer_ns = _as_usual(self._repeats)
@@ -306,6 +312,11 @@ class RepeatWatch:
         if not self._looks():
             return call_from(caller, function, args, kwargs)
         self._writes.note(caller, function, args)
+        output = self._marked(caller, function, args, kwargs)
+        self._promotions.note(caller, function, args, output)
+        return output
+
+    def _marked(self, caller: FrameType, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if not self._marks.on:
             return self._look_into(caller, function, args, kwargs)
         since_ns = perf_counter_ns()

@@ -109,6 +109,13 @@ def test_float32_is_a_finding_in_the_whole_step_or_in_a_part_of_it(
     if fixes == ["FX345"]:
         assert findings[0].sites == (SITE,)
         assert not list(Fp32WithoutAutocast().find(facts("gpu", context=context, saves={WhatIf.BF16: 0.6})))
+        meets = SourceSite(file="lora.py", line=51, function="forward")
+        told = dataclasses.replace(part, run=Run(promotions=[meets, SITE]))
+        (found,) = Fp32WithoutAutocast().find(told)
+        assert found.sites == (meets, SITE), "where 16 bits become 32 comes before what computes in 32"
+        assert found.evidence[0].site == meets
+        (first, *_) = match([found], context, known.timeline.what_ifs, 100.0)
+        assert (first.fix, first.site) == ("FX345", meets)
 
 
 def at(

@@ -1,0 +1,58 @@
+"""The user's lines at which 16 bits become 32: a factor in float32 makes all that comes of it float32.
+
+In: the calls of torch's functions of a step, with what they return. Out: the lines where tensors of both
+kinds meet and the result is float32, those with most elements first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from ...model.run import SourceSite
+from .functions import tensors_of
+from .sites import is_library, line_of
+
+_HALVES = {torch.float16, torch.bfloat16}
+_ASKS_FOR_IT = ("to", "type_as")
+"""Names of functions that are told which type to make."""
+_MOST_ARGUMENTS = 8
+_MOST_LINES = 5
+
+
+class Promotions:
+    """On while steps are looked at."""
+
+    def __init__(self) -> None:
+        self._elements: Counter[tuple[CodeType, int]] = Counter()
+
+    def note(self, caller: FrameType, function: Callable[..., Any], args: Any, output: Any) -> None:
+        """A function has returned."""
+        if not isinstance(output, torch.Tensor) or output.dtype is not torch.float32 or not output.dim():
+            return
+        given = list(islice(tensors_of(args), _MOST_ARGUMENTS))
+        # A number decides about no type, also in a tensor; a sum that is kept in float32 is meant to be.
+        kinds = {each.dtype for each in given if each.dim()}
+        if torch.float32 not in kinds or not kinds & _HALVES or any(each is output for each in given):
+            return
+        frame: FrameType | None = caller
+        while frame is not None and is_library(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is not None and getattr(function, "__name__", "") not in _ASKS_FOR_IT:
+            self._elements[frame.f_code, line_of(frame)] += output.numel()
+
+    def found(self) -> list[SourceSite]:
+        """Return the lines."""
+        return [
+            SourceSite(file=code.co_filename, line=line, function=code.co_name)
+            for (code, line), _ in self._elements.most_common(_MOST_LINES)
+        ]
+
+    def forget(self) -> None:
+        """Let go of what is known of the script."""
+        self._elements = Counter()
