@@ -136,7 +136,7 @@ for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
         when=(_RANKS, _DDP),
         risk=Risk.CHANGES_NUMERICS,
         what_if=WhatIf.GRADIENTS_HALVED,
-        only_answered=True,  # likewise
+        only_answered=True,  # otherwise nothing waits for gradients
         what_if_bound=True,
         basis="half the bytes of all gradients",
         may_break="Gradients lose mantissa bits before they are summed. Needs NCCL 2.9.6 or newer.",

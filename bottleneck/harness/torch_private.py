@@ -21,7 +21,6 @@ import torch
 from torch.autograd import profiler as autograd_profiler
 from torch.multiprocessing import reductions
 from torch.optim import optimizer
-from torch.utils._device import DeviceContext
 
 from ..clocks import perf_counter_ns
 from ..runs.environment import available_memory
@@ -146,10 +145,10 @@ def record_in_this_thread(*, enabled: bool) -> None:
 def enter_first(mode: Any) -> bool:
     """Put a mode of functions under all that the script may enter; False where it is inside one already.
 
-    That of `torch.set_default_device` stays below all others.
+    That of `torch.set_default_device` stays below all others; `with torch.device(...)` ends what is on top.
     """
     stack = getattr(torch.overrides, "_get_current_function_mode_stack", None)
-    if stack is None or any(not isinstance(mode, DeviceContext) for mode in stack()):
+    if stack is None or any(mode is not _default_context() for mode in stack()):
         return False
     mode.__enter__()
     return True
@@ -163,8 +162,12 @@ def function_modes() -> list[str]:
 
 def default_device() -> torch.device | None:
     """Return what `torch.set_default_device` was given; None where it was not called, or given None."""
-    context = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
-    return getattr(context, "device", None)
+    return getattr(_default_context(), "device", None)
+
+
+def _default_context() -> Any:
+    """Return the mode of `torch.set_default_device`; None where there is none."""
+    return getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
 
 
 def is_on(mode: Any) -> bool:

@@ -63,7 +63,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     callee: str = ""
     """`module.name` of that in a library; "evaluation" where it runs a model without gradients."""
     is_needed: bool = False
-    """Training needs what that call does: it writes into what is trained, or into its gradients."""
+    """Training needs what that call, or most of what the finding is about, does: it writes into what is
+    trained, or into its gradients."""
     in_rounds: bool = False
     """Nearly all of it is done in the rounds of a Python loop, by the user's own lines and operators."""
     note: bool = False

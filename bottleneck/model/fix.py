@@ -221,7 +221,7 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     what_if_bound: bool = False
     """True: that answer is an upper bound for this fix, whatever the question itself is."""
     only_answered: bool = False
-    """It applies only where one of these questions has an answer."""
+    """It applies only where `what_if` or `narrower` has an answer."""
     bound_weight: float | None = None
     """What its bound counts for, where measurements tell more of it than of bounds in general."""
     general: Literal["", "unpriced", "always"] = ""

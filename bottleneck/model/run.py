@@ -361,8 +361,8 @@ class Run(_Record, frozen=True, kw_only=True):
     above_lines: dict[str, list[int]] = {}
     """By file: the lines of these functions at which they do. Empty in recordings of before."""
     trained_writes: list[SourceSite] = []
-    """The user's lines that write into parameters of optimizers, or into their gradients, outside of the
-    backward and the optimizer's step."""
+    """The user's lines that lead to writes into parameters of optimizers, or into their gradients, outside of
+    the backward; and those that read them in a function that writes. Empty where nobody looked, too."""
     promotions: list[SourceSite] = []
     """The user's lines at which tensors of 16 and 32 bits meet and give 32, the most elements first."""
     graph: GraphLines | None = None

@@ -94,6 +94,7 @@ LINES_HAVE_ONE = {
     "analyzers/findings/communication.py",
     "analyzers/sections/context.py",
     "model/view.py",
+    "timeline/cpu/program.py",
     "timeline/whose/branch.py",
     "timeline/whose/tree.py",
     "timeline/lanes/by_code.py",

@@ -16,9 +16,10 @@ from ...model.words import ms, percent
 from ..base import Analyzer, Facts
 from .host import HALF, ExtraWork
 
-_SENDS = ("c10d::", "_c10d_functional::")
+_SENDING_OPERATORS = ("c10d::", "_c10d_functional::")
 """How names of operators begin that send between ranks."""
-_TRAINS = ("forward", "loss", "backward", "update")
+_MODEL_AND_UPDATE = ("forward", "loss", "backward", "update")
+"""Roles of lines that lead to collectives of sharded parameters."""
 
 
 class ExposedCommunication(Analyzer):
@@ -112,11 +113,13 @@ def _sending(facts: Facts) -> list[tuple[float, CodeNode, bool]]:
         found = [(node.ms, node, in_rounds) for node, in_rounds in host]
     else:
         calls = {node.site: (node, in_rounds) for node, in_rounds in host}
-        trains = {node.site for node in (tree.walk() if tree is not None else ()) if node.role in _TRAINS}
+        trains = {
+            node.site for node in (tree.walk() if tree is not None else ()) if node.role in _MODEL_AND_UPDATE
+        }
         found = [
             (line.ms, *calls.get(line.site, (line, False)))
             for line in facts.timeline.device_lines
-            if line.site in calls or (line.callee.startswith(_SENDS) and line.site not in trains)
+            if line.site in calls or (line.callee.startswith(_SENDING_OPERATORS) and line.site not in trains)
         ]
     return sorted(found, key=lambda each: -each[0])
 

@@ -96,7 +96,8 @@ class OtherHostWork(Analyzer):
         most = answer.saves_ms / NEARLY_ALL
         extras = [
             node
-            for node in facts.timeline.extras
+            for extra in facts.timeline.extras
+            for node in _not_needed(facts, extra)
             if node.price_ms is not None
             and not (node.bound and node.price_ms > most)
             and not node.mostly_sends
@@ -181,15 +182,18 @@ def _about(facts: Facts, finding: Finding, node: CodeNode) -> Finding:
 
 
 def _is_needed(facts: Facts, node: CodeNode) -> bool:
-    """Return whether a line, the function it stands in or the one that it calls writes into what is trained.
-
-    Not the function that holds the training.
-    """
+    """Return whether a line, or what it calls, writes into what is trained."""
     writes = facts.run.trained_writes if facts.run is not None else []
-    trains = {(site.file, site.function) for site in facts.sites("backward", "optimizer")}
-    functions = {(site.file, site.function) for site in writes} - trains
-    around = {(each.file, each.function) for each in (node, *node.children)}
-    return bool(around & functions) or (node.file, node.line) in {(site.file, site.line) for site in writes}
+    return (node.file, node.line) in {(site.file, site.line) for site in writes}
+
+
+def _not_needed(facts: Facts, node: CodeNode) -> list[CodeNode]:
+    """Return the node; of one that training needs the parts that it does not, if they are most of it."""
+    if not _is_needed(facts, node):
+        return [node]
+    parts = [part for child in node.children for part in _not_needed(facts, child)]
+    others = [part for part in parts if not _is_needed(facts, part)]
+    return others if sum(part.ms for part in others) >= HALF * node.ms else [node]
 
 
 def _within(node: CodeNode) -> CodeNode:
@@ -299,7 +303,8 @@ class ExtraWork(Analyzer):
                 ),
                 node,
             )
-            for node in facts.timeline.extras[:_MOST_NAMED]
+            for extra in facts.timeline.extras[:_MOST_NAMED]
+            for node in _not_needed(facts, extra)
             if node.price_ms is not None
             and node.price_ms >= NEGLIGIBLE_SHARE * facts.true_ms
             and node.mostly_sends is self.sends

@@ -200,7 +200,7 @@ class RepeatWatch:
         return {file: sorted(its) for file, its in sorted(lines.items())}
 
     def trained_writes(self) -> list[SourceSite]:
-        """Return the user's lines that write into parameters of optimizers, or into their gradients."""
+        """Return the user's lines that write into parameters of optimizers, or their gradients."""
         return self._writes.found() if self._on and self._everywhere else []
 
     def promotions(self) -> list[SourceSite]:
@@ -311,9 +311,13 @@ class RepeatWatch:
         self._note_above(caller, function)
         if not self._looks():
             return call_from(caller, function, args, kwargs)
-        self._writes.note(caller, function, args)
+        since_ns = perf_counter_ns()
+        self._writes.note(caller, function, args, kwargs)
+        self._looked_ns += perf_counter_ns() - since_ns
         output = self._marked(caller, function, args, kwargs)
+        since_ns = perf_counter_ns()
         self._promotions.note(caller, function, args, output)
+        self._looked_ns += perf_counter_ns() - since_ns
         return output
 
     def _marked(self, caller: FrameType, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -24,6 +24,7 @@ from .chains import Line, LineTable, leading_to, source_of
 from .sites import line_of
 
 _MARK = "bottleneck: lines "
+_GIVEN_TO_P2P = ("isend", "irecv")
 _At: TypeAlias = tuple[CodeType, int]
 
 
@@ -112,10 +113,15 @@ class OperatorMarks:
 
 
 def _collectives() -> Iterator[tuple[Any, str]]:
-    """Yield (module, name) of the functions that send between ranks; none where no ranks have met."""
+    """Yield (module, name) of the functions that send between ranks; none where no ranks have met.
+
+    Not of those that `torch.distributed.P2POp` is given, which compares them with its own.
+    """
     if not (distributed.is_available() and distributed.is_initialized()):
         return
     for name, function in list(vars(distributed.distributed_c10d).items()):
+        if name in _GIVEN_TO_P2P:
+            continue
         if type(function) is FunctionType and f"{function.__module__}.{name}".startswith(COLLECTIVES):
             yield distributed.distributed_c10d, name
             if vars(distributed).get(name) is function:

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from ...model.run import SourceSite
+from .chains import leading_to
 from .functions import tensors_of
-from .sites import is_library, line_of
+from .sites import line_of
 
 _HALVES = {torch.float16, torch.bfloat16}
 _ASKS_FOR_IT = ("to", "type_as")
@@ -33,18 +34,23 @@ class Promotions:
 
     def note(self, caller: FrameType, function: Callable[..., Any], args: Any, output: Any) -> None:
         """A function has returned."""
+        # What a script's own kind of tensor does when it is asked is not to happen.
+        with torch._C.DisableTorchFunctionSubclass():
+            if getattr(function, "__name__", "") in _ASKS_FOR_IT or not self._becomes_full(args, output):
+                return
+            elements = output.numel()
+        users, _ = leading_to(caller)
+        if users:
+            self._elements[users[0].f_code, line_of(users[0])] += elements
+
+    @staticmethod
+    def _becomes_full(args: Any, output: Any) -> bool:
         if not isinstance(output, torch.Tensor) or output.dtype is not torch.float32 or not output.dim():
-            return
+            return False
         given = list(islice(tensors_of(args), _MOST_ARGUMENTS))
         # A number decides about no type, also in a tensor; a sum that is kept in float32 is meant to be.
         kinds = {each.dtype for each in given if each.dim()}
-        if torch.float32 not in kinds or not kinds & _HALVES or any(each is output for each in given):
-            return
-        frame: FrameType | None = caller
-        while frame is not None and is_library(frame.f_code.co_filename):
-            frame = frame.f_back
-        if frame is not None and getattr(function, "__name__", "") not in _ASKS_FOR_IT:
-            self._elements[frame.f_code, line_of(frame)] += output.numel()
+        return torch.float32 in kinds and bool(kinds & _HALVES) and all(each is not output for each in given)
 
     def found(self) -> list[SourceSite]:
         """Return the lines."""

@@ -57,7 +57,7 @@ _ASKS_FOR_ITEMS = {
 _Chain = tuple[StackFrame, ...]
 _Stack = tuple[tuple[int, int], ...]
 """(identity of the code, instruction) of each frame, the innermost first."""
-_Kernel = tuple[int, int]
+_System = tuple[int, int]
 """Minor page faults, and system time in us."""
 _DEEPEST = 64
 """Phases that are looked at for the innermost open one."""
@@ -68,8 +68,8 @@ class StackSampler:
 
     def __init__(self, clock: PhaseClock) -> None:
         self._clock = clock
-        self._rows: list[tuple[int, int, _Stack, str, _Kernel]] = []
-        """When, for how many ns, where; the phase that begins, of an anchor; the kernel's work meanwhile."""
+        self._rows: list[tuple[int, int, _Stack, str, _System]] = []
+        """When, for how many ns, where; the phase that begins, of an anchor; the system's work meanwhile."""
         self._codes: dict[int, CodeType] = {}
         self._namespaces: dict[int, dict[str, Any]] = {}
         """Globals of each code. Let go of as soon as its lines are known: what they hold, like a file that is
@@ -123,8 +123,8 @@ class StackSampler:
         out: list[tuple[int, ...]] = []
         names: dict[str, int] = {"": 0}
         begins = [begin for begin, _ in steps]
-        rows: list[tuple[int, _Stack, str, str, int, int, _Kernel]] = []
-        for when, for_ns, stack, anchor, kernel in sorted(self._rows, key=lambda row: row[0]):
+        rows: list[tuple[int, _Stack, str, str, int, int, _System]] = []
+        for when, for_ns, stack, anchor, system in sorted(self._rows, key=lambda row: row[0]):
             step = bisect_right(begins, when) - 1
             if step < 0 or when > steps[step][1]:
                 continue
@@ -133,8 +133,8 @@ class StackSampler:
             inside, before = phases.at(when)
             if (anchor or inside) in _ANCHORS:
                 leads.add(self._chains[stack][0])
-            rows.append((step, stack, anchor or inside, before, for_ns // 1000, int(not anchor), kernel))
-        for step, stack, inside, before, us, counts, kernel in rows:
+            rows.append((step, stack, anchor or inside, before, for_ns // 1000, int(not anchor), system))
+        for step, stack, inside, before, us, counts, system in rows:
             if stack not in known:
                 users, below = self._chains[stack]
                 chain, inner = (
@@ -143,7 +143,7 @@ class StackSampler:
                 )
                 known[stack] = chains.setdefault((chain, inner), len(chains))
             phase, after = (names.setdefault(name, len(names)) for name in (inside, before))
-            out.append((step, known[stack], phase, after, us, counts, *kernel))
+            out.append((step, known[stack], phase, after, us, counts, *system))
         self._namespaces = {}
         columns = list(zip(*out, strict=True)) or [()] * 8
         return Stacks(
@@ -180,17 +180,17 @@ class StackSampler:
     def _sample(self, thread: int) -> None:
         own = threading.get_ident()
         with short_switches():
-            before, kernel = perf_counter_ns(), _kernel()
+            before, system = perf_counter_ns(), _system()
             while self._wanted and len(self._rows) < MOST_SAMPLES:
                 sleep(INTERVAL_SECONDS)
                 now = perf_counter_ns()
                 stack = self._look(thread, own)
                 if stack is None:
                     break
-                faults, system_us = _kernel()
-                meanwhile = (faults - kernel[0], system_us - kernel[1])
+                faults, system_us = _system()
+                meanwhile = (faults - system[0], system_us - system[1])
                 self._rows.append((now, now - before, stack, "", meanwhile))
-                before, kernel = now, (faults, system_us)
+                before, system = now, (faults, system_us)
 
     def _look(self, thread: int, own: int) -> _Stack | None:
         """Return the stack of the thread; None if it has ended."""
@@ -273,8 +273,8 @@ class StackSampler:
         return self._packages[key, instruction]
 
 
-def _kernel() -> _Kernel:
-    """Return what the kernel has done until now for all threads of the process."""
+def _system() -> _System:
+    """Return what the system has done until now for all threads of the process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_minflt, round(usage.ru_stime * 1e6)
 

@@ -109,16 +109,17 @@ def _move(
         need -= float(taken.sum())
 
 
-def faults_by_phase(kernel: Mapping[tuple[str, Role], tuple[float, float]]) -> dict[str, float]:
-    """Return the share of the system time that page faults explain, by phase, but for those of making input.
+def faults_by_phase(system: Mapping[tuple[str, Role], tuple[float, float]]) -> dict[str, float]:
+    """Return the share of the system time that page faults explain, by phase, where training needs its code.
 
-    `kernel`: faults and system time, ms, by phase and role. Reading files takes system time without faults.
+    `system`: faults and system time, ms, by phase and role. Reading files takes system time without faults;
+    what makes input and what is extra work has findings of its own.
     """
-    whole_ms = sum(system_ms for _, system_ms in kernel.values())
+    whole_ms = sum(system_ms for _, system_ms in system.values())
     out: dict[str, float] = {}
-    for (phase, role), (faults, system_ms) in kernel.items() if whole_ms else ():
-        if role != "input" and phase != "data":
-            explained_ms = min(system_ms, faults * _DEAREST_FAULT_MS)
+    for (phase, role), (faults, system_ms) in system.items():
+        explained_ms = min(system_ms, faults * _DEAREST_FAULT_MS)
+        if explained_ms > 0 and role not in ("input", "extra") and phase != "data":
             out[phase] = out.get(phase, 0.0) + explained_ms / whole_ms
     return out
 
@@ -138,30 +139,29 @@ def cpu_program(
     """Build the program of the typical step.
 
     `extra_ms` is what the stacks show of each phase that is no part of training, `sent_ms` what they show in
-    collectives that the user's lines call, `faults` is from `faults_by_phase`; None where they were not
-    counted. `collected_ms`: Python's garbage collector,
-    without collections that a line of the user's asks for. A bare trace has no `baseline`, and tells no
-    system time.
+    collectives that the user's lines call; `faults` comes from `faults_by_phase`, None where nothing was
+    counted; `collected_ms` is Python's garbage collector, without collections that a line of the user's asks
+    for. A bare trace has no `baseline`, and tells no system time.
     """
     ms, phases = division.ms.copy(), division.phases
     if baseline is not None:
         # What the collector and the kernel do while the compiler runs is part of compiling.
         outside = 1.0 - float(ms[:, Work.COMPILE].sum()) / max(float(ms.sum()), 1e-9)
         _move(ms, collected_ms * outside, _COLLECTS, to=Work.COLLECTOR, phases=phases)
+        by_phase = {name: share for name, share in (faults or {}).items() if name in phases}
         faulted = outside * fault_ms(
             baseline,
             input_ms=float(ms[:, Work.INPUT].sum()),
             host_ms=float(ms[:, Work.HOST].sum()),
             threads=threads,
-            trained=sum(faults.values()) if faults is not None else None,
+            trained=sum(by_phase.values()) if faults is not None else None,
         )
         if faults is None:
             _move(ms, faulted, _FRESH_PAGES, to=Work.ALLOCATOR, phases=phases)
-        by_phase = {name: share for name, share in (faults or {}).items() if name in phases}
         for name, part in by_phase.items():
-            row = ms[phases.index(name) :][:1]
+            at = phases.index(name)
             its = faulted * part / sum(by_phase.values())
-            _move(row, its, _FRESH_PAGES, to=Work.ALLOCATOR, phases=(name,))
+            _move(ms[at : at + 1], its, _FRESH_PAGES, to=Work.ALLOCATOR, phases=(name,))
     for i, name in enumerate(phases):
         # What waits for other ranks, or is no part of training, is not the work of the phase that it runs in.
         for work, told_ms in ((Work.COMMUNICATION, sent_ms), (Work.HOST, extra_ms)):

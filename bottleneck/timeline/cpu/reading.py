@@ -368,7 +368,7 @@ def cpu_reader(trace: Trace | None, steps: Steps | None, facts: Facts) -> CpuRea
         threads=_threads(facts.run),
         extra_ms=_extra_ms(facts),
         sent_ms={phase: facts.tree.sent_ms(phase) for phase in division.phases} if facts.tree else {},
-        faults=faults_by_phase(facts.tree.kernel) if facts.tree and facts.tree.kernel else None,
+        faults=faults_by_phase(facts.tree.system) if facts.tree and facts.tree.system else None,
         collected_ms=_collected_ms(facts),
     )
     return CpuReader(

@@ -140,7 +140,7 @@ def collectives_left(program: Program, share: float) -> Edit | None:
 def _sending(program: Program, *, buffers: bool, left: float = 0.0, own_ns: float = 0.0) -> Edit | None:
     """Return the edit in which DDP's buffers, or all but them, are sent in this share of the time.
 
-    `own_ns`: for how long a step waits there for what the script's own lines send, which stays.
+    `own_ns`: for how long each step waits there for what the script's own lines send, which stays.
 
     Returns:
         None where no time goes into that.

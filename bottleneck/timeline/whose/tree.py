@@ -64,7 +64,7 @@ class Tree:
     update: the longest first, each with all of its calls. Empty where operators were not looked at."""
     sent: Mapping[tuple[str, Role], float] = field(default_factory=dict)
     """Time of the user's own collectives, by phase and role, ms per step."""
-    kernel: Mapping[tuple[str, Role], tuple[float, float]] = field(default_factory=dict)
+    system: Mapping[tuple[str, Role], tuple[float, float]] = field(default_factory=dict)
     """Page faults and system time, ms, per step, by phase and role; empty in recordings of before."""
 
     def extras(self) -> list[Branch]:
@@ -293,8 +293,8 @@ def build_tree(
     packages = [tuple(frames[k] for k in stack) for stack in stacks.below] or [()] * len(chains)
     places = with_packages(stacks, chains, packages)
     roles = Roles(stacks, places, broken_at=broken_at)
-    kernel = (column or [0] * len(stacks.step) for column in (stacks.faults, stacks.system_us))
-    columns = (stacks.step, stacks.stack, stacks.phase, stacks.after, stacks.us, stacks.counts, *kernel)
+    system = (column or [0] * len(stacks.step) for column in (stacks.faults, stacks.system_us))
+    columns = (stacks.step, stacks.stack, stacks.phase, stacks.after, stacks.us, stacks.counts, *system)
     samples: list[_Sample] = []
     others: list[_Sample] = []
     known: dict[tuple[int, int, int], Role] = {}
@@ -306,11 +306,12 @@ def build_tree(
         if us > 0:
             into = samples if step in kept else others
             over = max(1, len(kept))
-            sample = _Sample(
-                chains[stack], stacks.phases[phase], role, us / 1e3 / over, count, packages[stack]
-            )
-            sample.faults, sample.system_ms = faults / over, system_us / 1e3 / over
-            into.append(sample)
+            into.append(
+                _Sample(
+                    chains[stack], stacks.phases[phase], role, us / 1e3 / over, count, packages[stack],
+                    faults=faults / over, system_ms=system_us / 1e3 / over,
+                )
+            )  # fmt: skip
     if not samples:
         return None
     _scale(samples, true_ms=true_ms, phases_ms=phases_ms)
@@ -333,11 +334,11 @@ def build_tree(
         owner=_owner(samples),
         plain=plain,
         sent=_by_cell((each, each.ms) for each in samples if _sends(each)),
-        kernel=_kernel(samples) if stacks.faults else {},
+        system=_system(samples) if stacks.faults else {},
     )
 
 
-def _kernel(samples: Sequence[_Sample]) -> dict[tuple[str, Role], tuple[float, float]]:
+def _system(samples: Sequence[_Sample]) -> dict[tuple[str, Role], tuple[float, float]]:
     faults = _by_cell((each, each.faults) for each in samples)
     system_ms = _by_cell((each, each.system_ms) for each in samples)
     return {cell: (faults[cell], system_ms[cell]) for cell in faults}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import msgspec
@@ -19,7 +20,7 @@ from torch_bottleneck.analyzers.sections.context import build_context
 from torch_bottleneck.catalog.match import match
 from torch_bottleneck.harness.lines.calls import call_at
 from torch_bottleneck.model.codes import Part, WhatIf
-from torch_bottleneck.model.run import LoopTime, Run, SiteTime, SourceSite
+from torch_bottleneck.model.run import LoopTime, Run, SourceSite
 from torch_bottleneck.model.view import CodeNode, Role
 from torch_bottleneck.timeline.result import HostSpan
 from torch_bottleneck.timeline.steps.loop_lines import rounds_of
@@ -255,31 +256,22 @@ def test_of_little_or_of_extra_work_no_more_is_said(tmp_path: Path, monkeypatch:
         assert not list(TensorsOfLists().find(facts(tree=msgspec.structs.replace(STEP, children=(line,)))))
 
 
-def within(function: str, line: int, ms: float) -> CodeNode:
-    return msgspec.structs.replace(node("norm()", line, ms), function=function)
-
-
-CLIPS = msgspec.structs.replace(node("clip()", 30, 40.0, within("clip", 60, 30.0)), function="main")
-"""In `main`, which trains; `clip` is the function that it calls."""
+CLIPS = node("clip()", 30, 40.0, node("norm()", 60, 30.0))
 
 
 @pytest.mark.parametrize(
     ("writes", "listed"),
-    [([], True), ([("clip", 62)], False), ([("main", 30)], False), ([("main", 31)], True)],
-    ids=["it reads", "it writes gradients", "the line itself does", "another line of the training does"],
+    [([], True), ([30, 60, 62], False), ([31], True)],
+    ids=["it reads", "it writes gradients", "another line does"],
 )
 @pytest.mark.parametrize("analyzer", [ExtraWork, OtherHostWork])
 @pytest.mark.parametrize("parts", [1, 3])
 def test_what_writes_into_gradients_is_not_left_out(
-    analyzer: type[ExtraWork | OtherHostWork], writes: list[tuple[str, int]], *, listed: bool, parts: int
+    analyzer: type[ExtraWork | OtherHostWork], writes: list[int], *, listed: bool, parts: int
 ) -> None:
     """One call, or several lines of which none is most of it."""
-    share = msgspec.structs.replace(CLIPS, price_ms=40.0 / parts)
-    trains = SourceSite(file="/me/train.py", line=12, function="main")
-    run = Run(
-        sites=[SiteTime(site=trains, phase="backward", count=9)],
-        trained_writes=[SourceSite(file="/me/train.py", line=at, function=name) for name, at in writes],
-    )
+    share = msgspec.structs.replace(CLIPS, price_ms=40.0 / parts, children=CLIPS.children[: 2 - parts])
+    run = written(*writes)
     known = facts(
         "cpu",
         parts={Part.HOST: 40.0},
@@ -289,3 +281,27 @@ def test_what_writes_into_gradients_is_not_left_out(
     )
     fixes = match(list(analyzer().find(known)), {}, known.timeline.what_ifs, 100.0)
     assert ("FX504" in [fix.fix for fix in fixes]) is listed
+
+
+def written(*lines: int) -> Run:
+    return Run(trained_writes=[SourceSite(file="/me/train.py", line=line) for line in lines])
+
+
+def test_of_what_writes_and_does_more_the_rest_can_be_left_out() -> None:
+    """Limits of weights and a log in one function; weights swapped in for a checkpoint and back."""
+    saves = node("save()", 61, 30.0, node("dump()", 80, 29.0, callee="json.dump"))
+    after = node("after_step()", 30, 40.0, node("clamp_()", 60, 8.0), saves)
+    known = facts(
+        "cpu",
+        parts={Part.HOST: 40.0},
+        saves={WhatIf.HOST_WORK_GONE: 40.0},
+        extras=(after,),
+        run=written(30, 60),
+    )
+    (found,) = ExtraWork().find(known)
+    assert (found.call, found.cost_ms, found.is_needed) == ("`save()`", 30.0, False)
+    fixes = match([found], {}, known.timeline.what_ifs, 100.0)
+    assert "FX504" in [fix.fix for fix in fixes]
+    known = dataclasses.replace(known, run=written(30, 60, 61, 80))
+    (found,) = ExtraWork().find(known)
+    assert (found.call, found.is_needed) == ("`after_step()`", True)

@@ -260,6 +260,19 @@ def test_what_is_sent_between_ranks_has_its_line() -> None:
 
 
 @pytest.mark.usefixtures("alone")
+def test_operations_between_two_ranks_can_be_made_while_calls_are_marked() -> None:
+    """`P2POp` takes torch's own functions only."""
+    made: list[distributed.P2POp] = []
+
+    def step() -> None:
+        torch.ones(3).cumsum(0)
+        made.append(distributed.P2POp(distributed.isend, torch.ones(3), 0))
+
+    assert noted(step) is not None
+    assert made[0].op is distributed.isend
+
+
+@pytest.mark.usefixtures("alone")
 def test_another_thread_marks_nothing() -> None:
     def step() -> None:
         torch.ones(3).cumsum(0)
@@ -280,4 +293,17 @@ def test_lines_are_known_beside_a_default_device() -> None:
         assert torch.ones(3).device.type == "meta"
     finally:
         torch.set_default_device(None)
+    assert torch.ones(3).device.type == "cpu"
+
+
+@pytest.mark.parametrize("kind", ["meta", "cpu"])
+def test_a_device_that_the_script_is_inside_of_ends_with_its_block(kind: str) -> None:
+    """Leaving it takes the mode on top away, whichever that is."""
+    watch = RepeatWatch()
+    with torch.device(kind):
+        watch.begin()
+        torch.ones(3)
+    assert torch.ones(3).device.type == "cpu"
+    assert not torch_private.function_modes()
+    watch.end()
     assert torch.ones(3).device.type == "cpu"

@@ -292,7 +292,7 @@ def test_no_signal_of_the_script_s_is_delivered_to_the_sampler() -> None:
         assert all(mask >> (number - 1) & 1 for mask in ours)
 
 
-def test_a_sample_knows_what_the_kernel_did_meanwhile() -> None:
+def test_a_sample_knows_what_the_system_did_meanwhile() -> None:
     """Memory that is mapped anew has faults, and what holds the interpreter lock has none."""
     clock = PhaseClock()
     sampler = StackSampler(clock)

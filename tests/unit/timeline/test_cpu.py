@@ -228,15 +228,16 @@ def test_system_time_of_many_threads_is_not_time_of_the_step(user: float, system
 
 def test_system_time_that_no_fault_explains_or_that_makes_input_is_not_the_allocators():
     """Reading files takes system time and no faults; waiting threads take some, too."""
-    kernel = {
-        ("data", "input"): (4_000.0, 7.0),
+    system = {
+        ("data", "input"): (4_000.0, 6.0),
+        ("", "extra"): (4_000.0, 1.0),
         ("", "input"): (100.0, 1.0),
         ("forward", "forward"): (1.0, 2.0),
         ("backward", "backward"): (860.0, 10.0),
     }
-    share = faults_by_phase(kernel)
+    share = faults_by_phase(system)
     assert share == {"forward": pytest.approx(0.005 / 20.0), "backward": pytest.approx(4.3 / 20.0)}
-    assert faults_by_phase({("backward", "backward"): (0.0, 0.0)}) == {}
+    assert faults_by_phase({("backward", "backward"): (0.0, 2.0), ("", "loss"): (9.0, 0.0)}) == {}
     baseline = Baseline(step_ms=40.0, phases_ms={}, user_ms=30.0, system_ms=10.0, faults=1e6)
     found = fault_ms(baseline, input_ms=10.0, host_ms=0.0, threads=1, trained=share["backward"])
     assert found == pytest.approx(0.215 * 10.0)

@@ -1210,12 +1210,12 @@ def test_a_helper_for_gradients_and_for_the_log_is_no_extra_work_where_it_averag
     assert extras_of(tree) == {"average()": 5.0}
 
 
-def test_what_the_kernel_did_is_known_by_phase_and_role() -> None:
+def test_what_the_system_did_is_known_by_phase_and_role() -> None:
     stacks = stacks_of(TRAINING, steps=4)
     rows = len(stacks.us)
     counted = msgspec.structs.replace(stacks, faults=[8] * rows, system_us=[4000] * rows)
     tree = build_tree(counted, true_ms=70.0, phases_ms={})
     assert tree is not None
-    assert tree.kernel["backward", "backward"] == (8.0, 4.0), "per step"
-    assert tree.kernel["data", "input"] == (8.0, 4.0)
-    assert tree_of().kernel == {}, "a recording of before"
+    assert tree.system["backward", "backward"] == (8.0, 4.0), "per step"
+    assert tree.system["data", "input"] == (8.0, 4.0)
+    assert tree_of().system == {}, "a recording of before"
