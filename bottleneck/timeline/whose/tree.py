@@ -317,7 +317,7 @@ def build_tree(
     _scale(samples, true_ms=true_ms, phases_ms=phases_ms)
     _let_grow(samples, grown_ms)
     # Rare work may take nearly all of its steps; the way to the loop is that of the others.
-    depth = _depth(others if steps == "rare" else samples)
+    depth = _depth(others if steps == "rare" else samples, roles.training)
     paths = [list(_keys(sample.chain[depth:], depth, roles.training)) for sample in samples]
     root = _grow(samples, paths)
     if _take_batches(samples, paths, root):
@@ -489,8 +489,11 @@ def _let_grow(samples: Sequence[_Sample], grown_ms: float) -> None:
         sample.ms *= grown_ms / extra if sample.role == "extra" else (whole - grown_ms) / (whole - extra)
 
 
-def _depth(samples: Sequence[_Sample]) -> int:
-    """Return how many frames lead to the loop of steps: those that nearly all time has in common."""
+def _depth(samples: Sequence[_Sample], training: Sequence[Chain]) -> int:
+    """Return how many frames lead to the loop of steps: those that nearly all time has in common.
+
+    They lead to the training, too: nearly all of a step may be in one line beside it.
+    """
     total, depth = sum(sample.ms for sample in samples), 0
     while True:
         lines: dict[tuple[str, int], float] = {}
@@ -498,7 +501,11 @@ def _depth(samples: Sequence[_Sample]) -> int:
             if len(sample.chain) > depth:
                 line = (sample.chain[depth].file, sample.chain[depth].line)
                 lines[line] = lines.get(line, 0.0) + sample.ms
-        if max(lines.values(), default=0.0) < _ALL * total:
+        most = max(lines, key=lambda line: lines[line], default=("", 0))
+        if lines.get(most, 0.0) < _ALL * total:
+            return depth
+        leads = [(there[depth].file, there[depth].line) for there in training if len(there) > depth]
+        if training and most not in leads:
             return depth
         if not any(len(sample.chain) > depth + 1 for sample in samples):
             return depth

@@ -1219,3 +1219,17 @@ def test_what_the_system_did_is_known_by_phase_and_role() -> None:
     assert tree.system["backward", "backward"] == (8.0, 4.0), "per step"
     assert tree.system["data", "input"] == (8.0, 4.0)
     assert tree_of().system == {}, "a recording of before"
+
+
+def test_a_line_with_nearly_all_of_the_step_is_no_way_to_the_loop_if_training_stands_beside_it() -> None:
+    """As a batch whose indices are shuffled anew, all of them: what it calls for nothing makes the batch."""
+    made = at(12, "get_batch()")
+    shuffles = at(40, "random.shuffle()", function="get_batch", callee="random.Random.shuffle", discards=True)
+    tree = build_tree(
+        stacks_of([*TRAINING[1:], Seen((made, shuffles), 5000, "", "optimizer")]),
+        true_ms=5065.0,
+        phases_ms={"forward": 20.0, "backward": 30.0, "optimizer": 10.0},
+    )
+    assert tree is not None
+    assert [branch.frame.line for branch in tree.root.branches() if branch.frame is not None][:1] == [12]
+    assert not tree.extras()
