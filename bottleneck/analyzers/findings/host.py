@@ -96,8 +96,7 @@ class OtherHostWork(Analyzer):
         most = answer.saves_ms / NEARLY_ALL
         extras = [
             node
-            for extra in facts.timeline.extras
-            for node in _not_needed(facts, extra)
+            for node in _extras(facts)
             if node.price_ms is not None
             and not (node.bound and node.price_ms > most)
             and not node.mostly_sends
@@ -185,6 +184,12 @@ def _is_needed(facts: Facts, node: CodeNode) -> bool:
     """Return whether a line, or what it calls, writes into what is trained."""
     writes = facts.run.trained_writes if facts.run is not None else []
     return (node.file, node.line) in {(site.file, site.line) for site in writes}
+
+
+def _extras(facts: Facts, *, most: int | None = None) -> Iterator[CodeNode]:
+    """Yield the extra work, the longest first; of what training needs the parts that it does not."""
+    for node in facts.timeline.extras[:most]:
+        yield from _not_needed(facts, node)
 
 
 def _not_needed(facts: Facts, node: CodeNode) -> list[CodeNode]:
@@ -303,8 +308,7 @@ class ExtraWork(Analyzer):
                 ),
                 node,
             )
-            for extra in facts.timeline.extras[:_MOST_NAMED]
-            for node in _not_needed(facts, extra)
+            for node in _extras(facts, most=_MOST_NAMED)
             if node.price_ms is not None
             and node.price_ms >= NEGLIGIBLE_SHARE * facts.true_ms
             and node.mostly_sends is self.sends

@@ -133,7 +133,7 @@ class Fp32WithoutAutocast(Analyzer):
             if in_part
             else "Products run in fp32"
         )
-        promoted = facts.run.promotions[:1] if facts.run is not None else []
+        promoted = facts.run.promotions[:1] if in_part and facts.run is not None else []
         yield self.finding(
             facts,
             f"{what}; in bf16 the step would take {ms(answer.step_ms)}",
@@ -147,7 +147,6 @@ class Fp32WithoutAutocast(Analyzer):
                         site=site,
                     )
                     for site in promoted
-                    if in_part
                 ),
                 Evidence(
                     text=f"autocast seen in forwards: {dtype or 'not measured'}",

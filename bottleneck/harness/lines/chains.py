@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import torch
 
 from ...model.run import SourceSite
-from .sites import is_library
+from .sites import is_library, line_of
 
 MOST_FRAMES = 32
 """Of the user's, one in the other."""
@@ -53,6 +53,12 @@ def leading_to(frame: FrameType | None) -> tuple[list[FrameType], FrameType | No
             inner = frame
         frame = frame.f_back
     return users, inner
+
+
+def sites_leading_to(frame: FrameType | None) -> list[SourceSite]:
+    """Return the user's lines that lead to a frame, the innermost first."""
+    users, _ = leading_to(frame)
+    return [SourceSite(file=f.f_code.co_filename, line=line_of(f), function=f.f_code.co_name) for f in users]
 
 
 class LineTable:

@@ -23,8 +23,7 @@ from ...model.run import SourceSite
 from .. import autograd_private, torch_private
 from ..events.replacing import Replacements
 from .backward_graph import GraphNode
-from .chains import leading_to
-from .sites import site_of_frame
+from .chains import sites_leading_to
 
 _MADE: Final = "made"
 _READ: Final = "read"
@@ -108,9 +107,7 @@ class GradientReads:
                 leaf = self._leaf(node.leaf)
                 made[id(node.leaf)] = leaf.events.count(_MADE)
                 leaf.events.append(_MADE)
-        users, _ = leading_to(sys._getframe(1))
-        lines = [site for frame in users if (site := site_of_frame(frame)) is not None]
-        found = Pass(lines=lines, graph=graph, made=made)
+        found = Pass(lines=sites_leading_to(sys._getframe(1)), graph=graph, made=made)
         self.passes.append(found)
         return found
 

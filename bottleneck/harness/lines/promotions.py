@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
 
 from ...model.run import SourceSite
-from .chains import leading_to
+from .chains import sites_leading_to
 from .functions import tensors_of
-from .sites import line_of
 
 _HALVES = {torch.float16, torch.bfloat16}
 _ASKS_FOR_IT = ("to", "type_as")
@@ -30,7 +29,7 @@ class Promotions:
     """On while steps are looked at."""
 
     def __init__(self) -> None:
-        self._elements: Counter[tuple[CodeType, int]] = Counter()
+        self._elements: Counter[SourceSite] = Counter()
 
     def note(self, caller: FrameType, function: Callable[..., Any], args: Any, output: Any) -> None:
         """A function has returned."""
@@ -39,9 +38,8 @@ class Promotions:
             if getattr(function, "__name__", "") in _ASKS_FOR_IT or not self._becomes_full(args, output):
                 return
             elements = output.numel()
-        users, _ = leading_to(caller)
-        if users:
-            self._elements[users[0].f_code, line_of(users[0])] += elements
+        for site in sites_leading_to(caller)[:1]:
+            self._elements[site] += elements
 
     @staticmethod
     def _becomes_full(args: Any, output: Any) -> bool:
@@ -54,10 +52,7 @@ class Promotions:
 
     def found(self) -> list[SourceSite]:
         """Return the lines."""
-        return [
-            SourceSite(file=code.co_filename, line=line, function=code.co_name)
-            for (code, line), _ in self._elements.most_common(_MOST_LINES)
-        ]
+        return [site for site, _ in self._elements.most_common(_MOST_LINES)]
 
     def forget(self) -> None:
         """Let go of what is known of the script."""

@@ -7,6 +7,7 @@ import contextvars
 import gc
 import itertools
 import mmap
+import resource
 import signal
 import sys
 import time
@@ -297,9 +298,13 @@ def test_a_sample_knows_what_the_system_did_meanwhile() -> None:
     clock = PhaseClock()
     sampler = StackSampler(clock)
     sampler.begin()
+    while not sampler._rows:
+        time.sleep(0.001)
     begin = time.perf_counter_ns()
+    system_s = resource.getrusage(resource.RUSAGE_SELF).ru_stime
     pages = 0
-    while pages < 4096:
+    # The clock of system time may go on in ticks.
+    while pages < 4096 or resource.getrusage(resource.RUSAGE_SELF).ru_stime == system_s:
         clock.enter("forward")
         with mmap.mmap(-1, 256 * mmap.PAGESIZE) as fresh:
             for page in range(256):
